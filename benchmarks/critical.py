@@ -69,7 +69,7 @@ class Watch:
     lost: bool = False
 
     def __call__(self, effect: Any, call: Callable[[], Any]) -> Any:
-        from tandem.operations.machine.effects import Point
+        from tandem.operations.machine.events import Point
 
         if effect.point is Point.PUT_COMMIT and not self.lost:
             self.lost = True
@@ -88,7 +88,7 @@ class Watch:
     def last_round(self) -> dict[str, float]:
         """Milliseconds by effect, from the last read of the table to the put's response, and the
         calls in that time."""
-        from tandem.operations.machine.effects import Point
+        from tandem.operations.machine.events import Point
 
         points = [point for point, *_ in self.spans]
         last = len(points) - 1 - points[::-1].index(Point.PUT_COMMIT)
@@ -121,7 +121,7 @@ def once(folder: str, rival: str, rows: int, deletes: int) -> dict[str, float]:
     """In a separate process: one compaction that meets all of these commits."""
     from support.jobs import quick_lake
     from support.lake.rows import rows as model
-    from tandem.operations.machine.effects import Point
+    from tandem.operations.machine.events import Point
     from tandem.spec.status import Phase
 
     lake = quick_lake.make(Path(folder), 0)

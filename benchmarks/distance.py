@@ -52,7 +52,7 @@ class Commits:
 
     def phase(self) -> list[tuple[float, float]]:
         """When the effects ran from the read of the result to the last put."""
-        from tandem.operations.machine.effects import Point
+        from tandem.operations.machine.events import Point
 
         points = [point for point, _, _ in self.spans]
         first = points.index(Point.READ_RESULT)
@@ -83,7 +83,7 @@ def _once(server: Any, distance: Any, name: str, delay: float) -> dict[str, floa
     from support.lake.lake import DELETION_VECTORS
     from tandem.operations import runner
     from tandem.operations.execute import ExecutionOptions
-    from tandem.operations.machine.effects import Point
+    from tandem.operations.machine.events import Point
     from tandem.spec.status import Phase
     from tandem.storage import open_store
 

@@ -15,7 +15,7 @@ class Engine:
     def __init__(self, table: Path, *, time: Mapping[str, str] | None = None) -> None:
         from benchmarks.warm import start_ours
         from support.jobs.inline_runner import InlineRunner
-        from tandem.locks.memory import InProcessLocks
+        from tandem.locks.store import InProcessLocks
         from tandem.operations import runner as engine
         from tandem.operations.ports import Ports
 

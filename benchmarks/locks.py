@@ -32,7 +32,7 @@ from benchmarks.harness import (
     start_child,
 )
 from tandem.intervals import IntervalSet, TimeInterval
-from tandem.locks.model import Granted, LockRequest, Mode, named, segment
+from tandem.locks.rules import Granted, LockRequest, Mode, named, segment
 
 SECONDS = {"toy": 0.1, "small": 0.5, "full": 1.2}
 ROUNDS = {"toy": 1, "small": 2, "full": 6}
@@ -70,7 +70,7 @@ def asked(client: int, number: int, tables: int, segments: int) -> LockRequest:
 
 def with_tandem(endpoint: str, tables: int, segments: int, seconds: float) -> tuple[int, float]:
     """(locks taken and released, requests sent to etcd for each)."""
-    from tandem.locks.etcd.connection import EtcdConnection
+    from tandem.locks.etcd.client import EtcdConnection
     from tandem.locks.etcd.store import EtcdLocks, EtcdSettings
 
     sent = [0]
@@ -127,7 +127,7 @@ async def _bare(endpoint: str, tables: int, segments: int, seconds: float) -> in
     from aetcd import rpc
 
     from tandem.locks import codec
-    from tandem.locks.model import EntryState, LockEntry
+    from tandem.locks.rules import EntryState, LockEntry
 
     prefix = f"/bench/{secrets.token_hex(4)}"
     done = 0

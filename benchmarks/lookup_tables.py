@@ -151,7 +151,7 @@ def _most(column: pa.ChunkedArray) -> int:
 def _store_facts(root: Path) -> None:
     from tandem.delta.log.delta_log import DeltaLog
     from tandem.index.facts.cache import FactsCache
-    from tandem.index.facts.places import WORTH_STORED
+    from tandem.index.facts.files import WORTH_STORED
     from tandem.storage import open_store
 
     store = open_store(root.as_uri())

@@ -161,7 +161,7 @@ def plan(
     """How many segments a compaction that finds nothing to do has looked at; `taking`: how many
     files it takes. `ordered`: rows are wanted in the order of the layout."""
     from tandem.planning.compaction import plan_compaction
-    from tandem.planning.model import CompactionRequest
+    from tandem.planning.plans import CompactionRequest
     from tandem.spec.compaction import CompactionType, LayoutStrategy
     from tandem.spec.table import Granularity
     from tandem.timeline.chunks import TimeColumn

@@ -74,7 +74,7 @@ def drop(source: str, folder: str, dropped: int) -> dict[str, Any]:
     """In a separate process: one drop of a day on a copy of the table."""
     from support.jobs.quick_jobs import QuickJobs
     from tandem.delta.log.delta_log import DeltaLog
-    from tandem.locks.memory import InProcessLocks
+    from tandem.locks.store import InProcessLocks
     from tandem.operations import runner as engine
     from tandem.operations.ports import Ports
     from tandem.spec import parse
@@ -157,7 +157,7 @@ class Rounds:
         self._first = True
 
     def __call__(self, effect: Any, call: Any) -> Any:
-        from tandem.operations.machine.effects import Point
+        from tandem.operations.machine.events import Point
 
         if effect.point is Point.READ_TABLE:
             self._begun = (time.perf_counter(), time.process_time())

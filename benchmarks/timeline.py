@@ -46,7 +46,7 @@ def cpu(work: Callable[[], Any]) -> tuple[float, Any]:
 def lookups(size: str, found: dict[str, list[float]]) -> None:
     """A year of chunks of a minute each."""
     from tandem.intervals import IntervalSet, TimeInterval
-    from tandem.timeline.working_set.index import TimelineIndex
+    from tandem.timeline.working_set import TimelineIndex
 
     count, asked = CHUNKS[size], LOOKUPS[size]
     minutes = [TimeInterval(n * MINUTE, (n + 1) * MINUTE) for n in range(count)]
@@ -69,7 +69,7 @@ def lookups(size: str, found: dict[str, list[float]]) -> None:
 def shifted(size: str, found: dict[str, list[float]]) -> None:
     """Parts of 24 hours, each a minute later, withdrawn one after the other."""
     from tandem.intervals import IntervalSet, TimeInterval
-    from tandem.timeline.working_set.index import TimelineIndex
+    from tandem.timeline.working_set import TimelineIndex
 
     count = SHIFTED[size]
     index = TimelineIndex()

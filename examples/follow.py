@@ -39,12 +39,11 @@ from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.scan import check_rows
 from tandem.errors import DataFileMissing, LogGap, ObjectNotFound, VersionNotFound
-from tandem.operations.kinds.table.commit_history import PublishedRowMaps
-from tandem.operations.kinds.table.snapshot_view import VectorCache
+from tandem.operations.kinds.table.commit_history import PublishedRowMaps, VectorCache
 from tandem.rowmap.positions import span
 from tandem.storage import open_store
 from tandem.storage.local import LocalStore
-from tandem.timeline.root_tags import group_size_of, root_of
+from tandem.timeline.lineage import group_size_of, root_of
 from tandem.timeline.serving import LivePart, Part, RewrittenParts, ServingTimeline, Shown, StandIns
 
 PIECE = 8 << 20

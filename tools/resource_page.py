@@ -13,11 +13,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from tandem.spec import KINDS
+from tandem.spec import KINDS, crd
 from tandem.spec.common import OPERATIONS, OperationSpec
-from tandem.spec.crd import definitions
-from tandem.spec.crd.descriptions import described_fields
-from tandem.spec.crd.schema import RULES, object_schema
+from tandem.spec.crd import RULES, described_fields, object_schema
 from tandem.spec.fields import OneOf, format_duration, format_quantity
 from tandem.spec.status import IndexServerStatus, OperationStatus, TableStatus
 
@@ -122,7 +120,7 @@ def _identity(model: type[BaseModel], schema: Schema) -> tuple[str, str]:
 
 
 def _spec_schema(kind: str) -> Schema:
-    (version,) = definitions.definition(kind)["spec"]["versions"]
+    (version,) = crd.definition(kind)["spec"]["versions"]
     found: Schema = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
     return found
 

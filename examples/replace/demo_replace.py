@@ -40,8 +40,7 @@ from tandem.delta.log.delta_log import DeltaLog
 from tandem.jobs.runner import JobRunner
 from tandem.operations import runner as engine
 from tandem.operations.execute import ExecutionOptions
-from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import Event
+from tandem.operations.machine.events import Effect, Event, Point
 from tandem.operations.ports import Ports
 from tandem.spark.launch.local import LocalRunner
 from tandem.spec import AnyResource, load

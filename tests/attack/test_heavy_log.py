@@ -19,14 +19,13 @@ from support.lake.vectors import encode_inline
 from tandem.delta import dv
 from tandem.delta.actions import DeletionVector
 from tandem.delta.budget import MOST_VALUES, Account, TableBudget
-from tandem.delta.log.checkpoint import parquet_file
+from tandem.delta.log import checkpoint as parquet_file
 from tandem.delta.log.checkpoint_write import SCHEMA
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.stats import MOST_BYTES, num_records, num_records_of
 from tandem.errors import CorruptDeletionVector, CorruptLog, TooLarge
-from tandem.operations.kinds.table.snapshot_view import VectorCache
-from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import EffectFailed
+from tandem.operations.kinds.table.commit_history import VectorCache
+from tandem.operations.machine.events import Effect, EffectFailed, Point
 from tandem.operations.session.error_events import failure_of
 from tandem.storage import open_store
 

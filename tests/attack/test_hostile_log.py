@@ -26,7 +26,7 @@ from support.lake.rows import join, k_is, plus, rows
 from support.lake.vectors import encode_inline
 from tandem.delta.log.codec import encode_action
 from tandem.errors import CorruptLog, Reason
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 from tandem.spec.status import ConditionType, Phase
 from tandem.timeline.names import MAX_NUMBER
 

@@ -31,11 +31,10 @@ from tandem.jobs.runner import JobRequest
 from tandem.kube.client import json_depth
 from tandem.kube.client.api import ResourcePath
 from tandem.locks import codec
-from tandem.locks.model import EntryState, LockEntry, LockRequest, Mode, segment
+from tandem.locks.rules import EntryState, LockEntry, LockRequest, Mode, segment
 from tandem.operations.attempt import paths, records
 from tandem.operations.attempt.records import AttemptRecord
-from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import Event
+from tandem.operations.machine.events import Effect, Event, Point
 from tandem.operations.session.identity import identify
 from tandem.spark.application import template as templates
 from tandem.spark.application.manifest import ApplicationSettings, JobOwner, JobPlacement, build

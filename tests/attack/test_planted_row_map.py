@@ -10,7 +10,7 @@ from pathlib import Path
 from support.jobs.quick_lake import just_before, make
 from support.lake.lake import loads
 from support.lake.rows import k_is, plus
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 
 
 def _claim_billions(path: Path) -> None:

@@ -12,7 +12,7 @@ from support.jobs.quick_lake import QuickLake, make
 from support.lake import rows as model
 from support.lake.faults import Fault, ProcessDied, StrikeOnce
 from support.lake.lake import DELETION_VECTORS, batch, loads
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 from tandem.operations.ports import LocalClaims
 from tandem.spec.resources import Operation
 from tandem.spec.status import Phase

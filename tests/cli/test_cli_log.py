@@ -21,7 +21,7 @@ from tandem.json_types import Json
 from tandem.mergelog.create import ensure_log
 from tandem.mergelog.state.log_table import LogSettings, MergeLog
 from tandem.mergelog.writer import LogWriter
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 from tandem.spec.status import Phase
 from tandem.storage import open_store
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from cli.invoke import Tandem
-from tandem.cli import spec_summary
+from tandem.cli import plan_report
 
 CSV: dict[str, Any] = {"format": "Csv", "options": {"header": "true"}}
 MERGE: dict[str, Any] = {
@@ -217,4 +217,4 @@ def test_a_plan_that_fails_says_so_and_does_not_open_its_source(
 def test_keywords_in_strings_and_names_are_not_clauses() -> None:
     text = "MERGE ON (`a WHEN MATCHED` = ' WHEN NOT MATCHED \\' WHEN MATCHED') WHEN MATCHED THEN X"
     head, _, tail = text.rpartition(" WHEN")
-    assert spec_summary.clause_by_clause(text) == f"{head}\nWHEN{tail}"
+    assert plan_report.clause_by_clause(text) == f"{head}\nWHEN{tail}"

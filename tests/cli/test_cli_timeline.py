@@ -17,14 +17,13 @@ from cli.invoke import Tandem
 from support.foreign.tables import TABLES
 from support.lake.vectors import encode_inline
 from tandem.cli.timeline.drawing import MOST_LINES, draw
-from tandem.cli.timeline.model import Picture, PieceState, SegmentLine, SegmentPiece
-from tandem.cli.timeline.notation import short
+from tandem.cli.timeline.model import Picture, PieceState, SegmentLine, SegmentPiece, short
 from tandem.delta.actions import Action, CommitInfo, RemoveFile
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.intervals import ALWAYS, IntervalSet, TimeInterval
 from tandem.storage.local import LocalStore
+from tandem.timeline.masks import TAG_MASKED, format_masked
 from tandem.timeline.segments import TAG_SEGMENT
-from tandem.timeline.working_set.masks import TAG_MASKED, format_masked
 
 HOUR, DAY = 3_600_000, 86_400_000
 MARCH = round(datetime(2013, 3, 1, tzinfo=UTC).timestamp() * 1000)

@@ -16,17 +16,16 @@ from cli.kubectl_objects import Json, body, shown, state
 from tandem.cli.kubectl import names, write_commands
 from tandem.cli.kubectl.access import Access, files_of, headers_of, in_words, login_of
 from tandem.cli.kubectl.complete import candidates
-from tandem.cli.kubectl.dry_run import expected, plan_copy
 from tandem.cli.kubectl.flags import Flags
 from tandem.cli.kubectl.main import app
-from tandem.cli.kubectl.plan import PlanRequest, blocks
+from tandem.cli.kubectl.plan import PlanRequest, blocks, expected, plan_copy
 from tandem.cli.kubectl.queries import operator
 from tandem.errors import AccessDenied, InvalidSpec, Reason
 from tandem.kube.client.api import ApiError, Forbidden, NotFound, ResourcePath, Unavailable
 from tandem.kube.client.credentials import Login
 from tandem.kube.client.kinds import path
 from tandem.kube.tables.status import remembered_since, table_locks
-from tandem.locks.model import EntryState, LockEntry, LockRequest, Mode, named
+from tandem.locks.rules import EntryState, LockEntry, LockRequest, Mode, named
 from tandem.remedies import MEANING, REMEDY, remedy, remedy_here
 from tandem.spec.status import PLANNED_ONLY
 

@@ -23,7 +23,7 @@ from support.crash.killed import (
 )
 from support.crash.processes import Strike
 from support.crash.zombies import ROUNDS
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 
 IN_A_JOB = ("job:written", "job:published")
 IN_A_ROUND = (Point.READ_RESULT, *COMMIT_LOOP, *IN_A_JOB)

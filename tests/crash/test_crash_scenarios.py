@@ -11,7 +11,7 @@ import pytest
 from support.crash.crash_table import FIRST, CrashTable, after_foreign, expected
 from support.crash.killed import ProcessStarters, Tables
 from support.crash.processes import Strike
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 
 
 def data_files(table: CrashTable) -> dict[str, int]:

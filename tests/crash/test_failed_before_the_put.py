@@ -9,9 +9,8 @@ from support.jobs.quick_lake import QuickLake, make
 from support.lake.held import Held
 from support.lake.lake import Process, batch, loads
 from tandem.errors import StorageError
-from tandem.locks.memory import InProcessLocks
-from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import Event
+from tandem.locks.store import InProcessLocks
+from tandem.operations.machine.events import Effect, Event, Point
 from tandem.operations.ports import LocalClaims, Ports
 from tandem.spec.status import Phase
 

@@ -27,7 +27,7 @@ from support.crash.killed import (
     side_by_side,
 )
 from support.some import some
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 
 
 def test_every_point_is_covered() -> None:

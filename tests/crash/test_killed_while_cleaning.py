@@ -11,7 +11,7 @@ import pytest
 from support.crash.crash_table import FIRST, STAGED, CrashTable, expected
 from support.crash.killed import ProcessStarters, Tables, cleaning
 from support.crash.processes import ProcessStarter, Strike
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 
 UPDATED = expected("update", FIRST)
 

@@ -21,9 +21,8 @@ from crds.wrong_resources import (
 )
 from support.cluster.api_server import ApiRefused, Cluster, KubectlFailed
 from tandem.errors import InvalidSpec
-from tandem.spec import KINDS, common, load_all, load_text, parse
+from tandem.spec import KINDS, common, crd, load_all, load_text, parse
 from tandem.spec.common import OPERATIONS
-from tandem.spec.crd import definitions
 from tandem.spec.problems import InvalidSpecs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,7 +31,7 @@ OURS = f"apiVersion: {common.GROUP}/"
 
 
 def schema_of(kind: str) -> dict[str, Any]:
-    (version,) = definitions.definition(kind)["spec"]["versions"]
+    (version,) = crd.definition(kind)["spec"]["versions"]
     schema: dict[str, Any] = version["schema"]["openAPIV3Schema"]
     return schema
 
@@ -319,7 +318,7 @@ def test_short_names_the_category_and_the_columns_of_a_table(cluster: Cluster, s
     rows = {line.split()[0]: line for line in listed.splitlines()[1:]}
     for kind, model in KINDS.items():
         assert model.short_name in rows[common.plural(kind)].split()
-        assert rows[common.plural(kind)].split()[-1] == definitions.CATEGORY
+        assert rows[common.plural(kind)].split()[-1] == crd.CATEGORY
     header, *_ = cluster.kubectl("-n", space, "get", "ltbl", "columns").splitlines()
     assert header.split() == [
         *["NAME", "VERSION", "SEGMENTS", "FILES", "BYTES", "READY", "REASON", "AGE"],

@@ -13,9 +13,8 @@ from pydantic.fields import FieldInfo
 
 from crds.wrong_resources import ONLY_THE_VALIDATOR, RIGHT, WRONG, Wrong, manifest
 from tandem.errors import InvalidSpec
-from tandem.spec import KINDS, parse
-from tandem.spec.crd import definitions
-from tandem.spec.rules import rules_of
+from tandem.spec import KINDS, crd, parse
+from tandem.spec.fields import rules_of
 
 CRDS = Path(__file__).resolve().parents[2] / "crds"
 
@@ -31,7 +30,7 @@ VALIDATOR_ONLY = {
 
 
 def schema_of(kind: str) -> dict[str, Any]:
-    (version,) = definitions.definition(kind)["spec"]["versions"]
+    (version,) = crd.definition(kind)["spec"]["versions"]
     schema: dict[str, Any] = version["schema"]["openAPIV3Schema"]
     return schema
 
@@ -52,22 +51,18 @@ def nodes(kind: str, part: str = "") -> list[tuple[str, dict[str, Any]]]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_crd_file_is_generated_from_the_model(kind: str) -> None:
-    assert (CRDS / definitions.file_name(kind)).read_text() == definitions.manifest(kind), (
-        "run `make docs`"
-    )
-    assert yaml.safe_load(definitions.manifest(kind)) == definitions.definition(kind)
+    assert (CRDS / crd.file_name(kind)).read_text() == crd.manifest(kind), "run `make docs`"
+    assert yaml.safe_load(crd.manifest(kind)) == crd.definition(kind)
 
 
 def test_there_is_a_file_for_every_kind_and_no_other() -> None:
-    assert {file.name for file in CRDS.glob("*.yaml")} == {
-        definitions.file_name(kind) for kind in KINDS
-    }
+    assert {file.name for file in CRDS.glob("*.yaml")} == {crd.file_name(kind) for kind in KINDS}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_fits_into_the_annotation_that_kubectl_apply_writes(kind: str) -> None:
     # Kubernetes' limit for all annotations of an object is 262,144 bytes.
-    assert (CRDS / definitions.file_name(kind)).stat().st_size < 128_000
+    assert (CRDS / crd.file_name(kind)).stat().st_size < 128_000
 
 
 @pytest.mark.parametrize("kind", KINDS)

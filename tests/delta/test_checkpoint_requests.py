@@ -14,7 +14,7 @@ import pytest
 from support.lake import delta_log as dl
 from support.lake.memory_store import Call, MemoryStore
 from tandem.delta.budget import TableBudget
-from tandem.delta.log.checkpoint import parquet_file
+from tandem.delta.log import checkpoint as parquet_file
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import CorruptLog, ObjectNotFound
 

@@ -11,9 +11,8 @@ from support.lake.memory_store import MemoryStore
 from support.some import few
 from tandem.delta.log import names
 from tandem.delta.log.checkpoint_write import write_checkpoint
-from tandem.delta.log.cleanup import clean, plan_cleanup
 from tandem.delta.log.delta_log import DeltaLog
-from tandem.delta.log.maintenance import maintain
+from tandem.delta.log.maintenance import clean, maintain, plan_cleanup
 from tandem.errors import CorruptLog
 
 DAY = 86_400_000

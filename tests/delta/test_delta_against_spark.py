@@ -17,14 +17,14 @@ from support.jobs import quick_lake
 from support.jobs.no_spark import NoSpark
 from support.some import every_case, some
 from tandem.delta.actions import Txn
-from tandem.delta.datafiles import names
+from tandem.delta.datafiles import writer
 from tandem.delta.log.checkpoint_write import write_checkpoint
 from tandem.delta.log.commit import commit_info
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.protocol import OperationKind, features_in_use, refusals
 from tandem.json_types import Json
-from tandem.locks.memory import InProcessLocks
+from tandem.locks.store import InProcessLocks
 from tandem.operations.ports import Ports, SystemClock, SystemNonces
 from tandem.operations.tables.adopt import adopt, open_table
 from tandem.pruning.selection import Selection
@@ -137,12 +137,12 @@ def test_v2_checkpoints_with_sidecars(delta_spark: SparkSession, tmp_path: Path)
     for number in range(3):
         _insert(delta_spark, table, number * 20)
     delta_spark.sql(f"DELETE FROM {table} WHERE id % 20 = 3")
-    names = _checkpoints(root)
-    assert names
-    assert not any(name.endswith("checkpoint.parquet") for name in names)
+    writer = _checkpoints(root)
+    assert writer
+    assert not any(name.endswith("checkpoint.parquet") for name in writer)
     assert list((root / "_delta_log" / "_sidecars").iterdir())
     # Only what the newest checkpoint and its followers say is left.
-    at = max(int(name[:20]) for name in names)
+    at = max(int(name[:20]) for name in writer)
     log = _log(root)
     assert at >= 3
     log.store.delete(f"_delta_log/{v:020d}.json" for v in range(at))
@@ -382,8 +382,8 @@ def test_new_files_are_logged_as_sparks_uris(delta_spark: SparkSession) -> None:
     java = delta_spark.sparkContext._jvm
     assert java is not None
     for value in ODD_VALUES:
-        path = names.new_path("0123456789abcdef-1", {"p": value}, 0)
-        assert java.org.apache.hadoop.fs.Path(path).toUri().toString() == names.logged(path)
+        path = writer.new_path("0123456789abcdef-1", {"p": value}, 0)
+        assert java.org.apache.hadoop.fs.Path(path).toUri().toString() == writer.logged(path)
         folder = java.org.apache.spark.sql.catalyst.catalog.ExternalCatalogUtils.escapePathName(
             value
         )

@@ -15,7 +15,7 @@ from pyroaring import BitMap64
 from support.lake.memory_store import Call, MemoryStore
 from support.lake.vectors import encode_inline
 from support.some import few
-from tandem.delta import dv, dv_format
+from tandem.delta import dv
 from tandem.delta.actions import DeletionVector
 from tandem.delta.budget import VECTOR_FACTOR, TableBudget
 from tandem.errors import (
@@ -69,7 +69,7 @@ def test_equal_sets_have_equal_bytes(positions: list[int]) -> None:
     one_by_one = BitMap64()
     for position in positions:
         one_by_one.add(position)
-    assert dv_format.serialize(one_by_one) == dv_format.serialize(BitMap64(sorted(positions)))
+    assert dv.serialize(one_by_one) == dv.serialize(BitMap64(sorted(positions)))
 
 
 @given(bitmap=BITMAPS)
@@ -85,13 +85,13 @@ def test_damaged_base64_is_a_value_error(text: str) -> None:
 
 @given(data=st.binary(max_size=64))
 def test_z85_round_trips(data: bytes) -> None:
-    text = dv_format.z85_encode(data)
-    assert dv_format.z85_decode(text)[: len(data)] == data
+    text = dv.z85_encode(data)
+    assert dv.z85_decode(text)[: len(data)] == data
 
 
 def test_z85_is_the_one_of_the_zeromq_specification() -> None:
     data = bytes.fromhex("864fd26fb559f75b")
-    assert dv_format.z85_encode(data) == "HelloWorld"
+    assert dv.z85_encode(data) == "HelloWorld"
 
 
 def test_the_protocols_example_of_a_relative_path() -> None:
@@ -132,7 +132,7 @@ def test_an_absolute_file_is_read_where_the_store_allows() -> None:
 
 
 def test_a_prefix_that_leaves_the_table_is_refused() -> None:
-    text = "../../etc" + dv_format.z85_encode(ID.bytes)
+    text = "../../etc" + dv.z85_encode(ID.bytes)
     with pytest.raises(LocationNotAllowed):
         dv.load(MemoryStore(), DeletionVector("u", text, 40, 6, 1))
 
@@ -144,9 +144,9 @@ def test_the_empty_constant_of_spark_is_empty() -> None:
 def test_empty_buckets_as_java_writes_them_are_read() -> None:
     inner = BitMap64([5]).serialize()[12:]
     empty = struct.pack("<II", 12346, 0)
-    body = struct.pack("<IQ", dv_format.MAGIC, 2)
+    body = struct.pack("<IQ", dv.MAGIC, 2)
     body += struct.pack("<I", 0) + empty + struct.pack("<I", 1) + inner
-    text = dv_format.z85_encode(body)
+    text = dv.z85_encode(body)
     assert dv.load(MemoryStore(), DeletionVector("i", text, len(body), 1)) == BitMap64([2**32 + 5])
 
 
@@ -221,8 +221,8 @@ def test_a_damaged_inline_vector_is_noticed_or_has_the_right_size(
 def test_garbage_behind_a_right_magic_is_refused_or_consistent(
     body: bytes, cardinality: int
 ) -> None:
-    raw = struct.pack("<I", dv_format.MAGIC) + body
-    vector = DeletionVector("i", dv_format.z85_encode(raw), len(raw), cardinality)
+    raw = struct.pack("<I", dv.MAGIC) + body
+    vector = DeletionVector("i", dv.z85_encode(raw), len(raw), cardinality)
     try:
         found = dv.load(MemoryStore(), vector)
     except CorruptDeletionVector:
@@ -247,7 +247,7 @@ INLINE = encode_inline(BitMap64([3, 4, 7]))
         (dataclasses.replace(INLINE, storage="x"), "storageType"),
         (DeletionVector("u", "short", 40, 6, 1), "pathOrInlineDv"),
         (DeletionVector("u", "'" * 20, 40, 6, 1), "pathOrInlineDv"),
-        (DeletionVector("u", dv_format.z85_encode(ID.bytes), 40, 6, -1), "offset"),
+        (DeletionVector("u", dv.z85_encode(ID.bytes), 40, 6, -1), "offset"),
     ],
 )
 def test_a_wrong_descriptor_names_its_field(vector: DeletionVector, field: str) -> None:
@@ -263,15 +263,15 @@ def test_a_wrong_descriptor_names_its_field(vector: DeletionVector, field: str) 
 @pytest.mark.parametrize("order", ["<", ">"])
 def test_the_native_format_is_refused_by_name(order: str) -> None:
     inner = BitMap64([5]).serialize()[12:]
-    raw = struct.pack(f"{order}III", dv_format.NATIVE_MAGIC, 1, len(inner)) + inner
+    raw = struct.pack(f"{order}III", dv.NATIVE_MAGIC, 1, len(inner)) + inner
     with pytest.raises(CorruptDeletionVector, match="native"):
-        dv.load(MemoryStore(), DeletionVector("i", dv_format.z85_encode(raw), len(raw), 1))
+        dv.load(MemoryStore(), DeletionVector("i", dv.z85_encode(raw), len(raw), 1))
 
 
 def test_positions_out_of_order_are_noticed_inline() -> None:
-    raw = bytearray(dv_format.serialize(BitMap64([3, 9])))
+    raw = bytearray(dv.serialize(BitMap64([3, 9])))
     raw[-4:] = raw[-2:] + raw[-4:-2]
-    vector = DeletionVector("i", dv_format.z85_encode(bytes(raw)), len(raw), 2)
+    vector = DeletionVector("i", dv.z85_encode(bytes(raw)), len(raw), 2)
     with pytest.raises(CorruptDeletionVector):
         dv.load(MemoryStore(), vector)
 
@@ -289,17 +289,17 @@ def test_an_absent_vector_file_is_named() -> None:
 def test_a_descriptor_cannot_make_us_read_or_keep_much() -> None:
     store = MemoryStore()
     dv.write_file(store, "", [BitMap64([1])], file_id=ID)
-    located = dv_format.z85_encode(ID.bytes)
+    located = dv.z85_encode(ID.bytes)
     with pytest.raises(CorruptDeletionVector):
         dv.load(store, DeletionVector("u", located, dv.MAX_BYTES, 1, 1))
     with pytest.raises(CorruptDeletionVector):
         dv.load(store, DeletionVector("u", located, 20, 1, 2**31 - 1))
     # 65,536 full containers in 540 kB would unfold to four billion rows.
-    header = struct.pack("<IQI", dv_format.MAGIC, 1, 0) + struct.pack("<I", 12347 | 65535 << 16)
+    header = struct.pack("<IQI", dv.MAGIC, 1, 0) + struct.pack("<I", 12347 | 65535 << 16)
     header += b"\xff" * 8192 + b"".join(struct.pack("<HH", key, 65535) for key in range(65536))
     raw = header + b"\0" * (4 * 65536) + struct.pack("<HHH", 1, 0, 65535) * 65536
     with pytest.raises(CorruptDeletionVector, match="count") as caught:
-        dv.load(store, DeletionVector("i", dv_format.z85_encode(raw), len(raw), 5))
+        dv.load(store, DeletionVector("i", dv.z85_encode(raw), len(raw), 5))
     assert caught.value.found == str(2**32)
 
 

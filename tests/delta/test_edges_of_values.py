@@ -20,7 +20,7 @@ from tandem.delta.datafiles.conform import conform
 from tandem.delta.datafiles.float_bounds import FloatBounds
 from tandem.delta.datafiles.stats import INDEXED_COLUMNS, STATS_COLUMNS, from_footer
 from tandem.delta.log.delta_log import DeltaLog
-from tandem.delta.partition_text import to_scalar
+from tandem.delta.partitions import to_scalar
 from tandem.delta.scan import scan
 from tandem.delta.schema import PrimitiveType, parse
 from tandem.errors import CorruptLog, StorageError, UnsupportedFeature

@@ -14,12 +14,8 @@ from typer.testing import CliRunner
 
 from support.foreign.tables import column, struct, write
 from tandem.cli.app import app
+from tandem.delta.datafiles.file_errors import SchemaMismatch, require_utf8, require_whole_micros
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat
-from tandem.delta.datafiles.schema_mismatch import (
-    SchemaMismatch,
-    require_utf8,
-    require_whole_micros,
-)
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.scan import scan
 from tandem.delta.schema import parse

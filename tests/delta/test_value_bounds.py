@@ -33,9 +33,8 @@ from tandem.delta.datafiles import writer
 from tandem.delta.datafiles.float_bounds import FloatBounds
 from tandem.delta.datafiles.footer import with_floats
 from tandem.delta.log.delta_log import DeltaLog
-from tandem.delta.partition_text import to_scalar
+from tandem.delta.partitions import partition_texts, to_scalar
 from tandem.delta.schema import PrimitiveType
-from tandem.delta.values import partition_texts
 from tandem.storage import open_store
 
 

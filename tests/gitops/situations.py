@@ -44,7 +44,7 @@ from tandem.operations.machine.state import (
 from tandem.operations.ports import SystemClock
 from tandem.operations.report.status import status_of
 from tandem.spec.common import OPERATIONS as OPERATION_KINDS
-from tandem.spec.index.server import IndexServer
+from tandem.spec.index import IndexServer
 from tandem.spec.labels import FINALIZER, RETRY_ANNOTATION
 from tandem.spec.resources import KINDS
 from tandem.spec.status import (

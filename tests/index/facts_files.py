@@ -23,8 +23,8 @@ from tandem.delta import schema as schema_
 from tandem.delta.datafiles.reader import TableFormat
 from tandem.delta.datafiles.writer import ParquetDataWriter
 from tandem.delta.schema import StructType
-from tandem.index.facts.model import FileFacts
-from tandem.index.facts.parquet.footer import read_facts
+from tandem.index.facts.footers import read_facts
+from tandem.index.facts.row_groups import FileFacts
 from tandem.statements import tree
 from tandem.statements.tree import Expr
 from tandem.statements.types import BOOLEAN, Schema, SqlType

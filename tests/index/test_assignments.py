@@ -10,7 +10,7 @@ import pytest
 
 from tandem.index import assignment as rules
 from tandem.index.assignment import Executor, Routes, Shard, ShardMapping
-from tandem.index.server.executors.assignments import Assignments
+from tandem.index.server.executors.asking import Assignments
 
 A, B, C = (Executor(slot, f"host_{slot}") for slot in range(3))
 _NOT_AT_ONCE_S = 0.3

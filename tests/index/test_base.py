@@ -28,9 +28,9 @@ from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import AccessDenied, FactsRefused
 from tandem.index import Query, TableIndex, open_index
 from tandem.index.answers import certain_count, splits
+from tandem.index.base import bases as based_
 from tandem.index.base import bases as bases_
 from tandem.index.base import packed
-from tandem.index.base import table as based_
 from tandem.index.base.bases import FOLDER
 from tandem.index.base.packed import MAGIC, PREFIX, Base, head_of, pack, unpack
 from tandem.index.server.answer_files import AnswerFiles

@@ -37,17 +37,16 @@ from support.parquet import go_parquet
 from support.some import few
 from tandem.delta.datafiles import thrift
 from tandem.errors import FactsRefused
-from tandem.index.facts.columns import column_keys
-from tandem.index.facts.encoded import encodings
-from tandem.index.facts.model import UNKNOWN, FileFacts
-from tandem.index.facts.narrow import Narrowed, RowGroups
-from tandem.index.facts.parquet.bloom import (
+from tandem.index.facts.bloom_filters import (
     BloomFilter,
     FilterPlace,
     Hashes,
+    encodings,
     filters_of,
     read_filter,
 )
+from tandem.index.facts.narrow import Narrowed, RowGroups
+from tandem.index.facts.row_groups import UNKNOWN, FileFacts, column_keys
 from tandem.statements import parse_where
 from tandem.statements.types import Schema
 

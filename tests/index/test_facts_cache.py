@@ -26,12 +26,11 @@ from tandem.delta.actions import AddFile
 from tandem.delta.log.codec import encode_action
 from tandem.errors import AccessDenied, StorageError
 from tandem.index import Query, TableIndex
+from tandem.index.facts.bloom_filters import FilterPlace
 from tandem.index.facts.cache import FactsCache
-from tandem.index.facts.model import UNKNOWN, ColumnFacts, FileFacts, concat
-from tandem.index.facts.packed import FOLDER, MAGIC, name_of, pack, unpack
-from tandem.index.facts.parquet.bloom import FilterPlace
-from tandem.index.facts.parquet.footer import read_facts
-from tandem.index.facts.places import LISTED_S, packs
+from tandem.index.facts.files import FOLDER, LISTED_S, MAGIC, name_of, pack, packs, unpack
+from tandem.index.facts.footers import read_facts
+from tandem.index.facts.row_groups import UNKNOWN, ColumnFacts, FileFacts, concat
 from tandem.storage.store import ObjectInfo, Store
 
 TABLE = "a-table"
@@ -440,14 +439,14 @@ def test_footers_that_are_none_are_not_read_again() -> None:
 def test_facts_are_packed_so_that_they_can_be_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     store = store_of(40)
     parts = [read_facts(store, f"job-1/{number}.parquet", len(DATA)) for number in range(40)]
-    monkeypatch.setattr("tandem.index.facts.places.MOST_BYTES", 8 * parts[0].nbytes)
+    monkeypatch.setattr("tandem.index.facts.files.MOST_BYTES", 8 * parts[0].nbytes)
     found = [facts for _, data in packs(parts, TABLE) for facts in [unpack(data, TABLE)]]
     assert len(found) > 4
     assert [p for facts in found for p in facts.paths.to_pylist()] == [
         f"job-1/{number}.parquet" for number in range(40)
     ]
     assert all(facts.nbytes <= 8 * parts[0].nbytes for facts in found)
-    monkeypatch.setattr("tandem.index.facts.places.MOST_BYTES", parts[0].nbytes)
+    monkeypatch.setattr("tandem.index.facts.files.MOST_BYTES", parts[0].nbytes)
     assert list(packs(parts, TABLE)) == []
 
 

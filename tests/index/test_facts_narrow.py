@@ -44,9 +44,9 @@ from support.values.kinds import tables as kind_tables
 from tandem.delta import schema as schema_
 from tandem.delta.schema import StructType
 from tandem.index.columns import PartitionColumn
-from tandem.index.facts.model import concat
+from tandem.index.facts.bloom_filters import BloomFilter, FilterPlace
 from tandem.index.facts.narrow import RowGroups
-from tandem.index.facts.parquet.bloom import BloomFilter, FilterPlace
+from tandem.index.facts.row_groups import concat
 from tandem.pruning.bounds import PartitionBounds
 from tandem.statements import parse_where, tree
 from tandem.statements.types import BOOLEAN, STRING, Schema

@@ -33,10 +33,10 @@ from support.lake.memory_store import MemoryStore
 from support.some import few
 from support.values.kinds import tables as kind_tables
 from tandem.errors import FactsRefused
-from tandem.index.facts.model import UNKNOWN, FileFacts, concat
+from tandem.index.facts.files import FOLDER, MAGIC, VERSION, load, name_of, pack, unpack
+from tandem.index.facts.footers import read_facts
 from tandem.index.facts.narrow import RowGroups
-from tandem.index.facts.packed import FOLDER, MAGIC, VERSION, load, name_of, pack, unpack
-from tandem.index.facts.parquet.footer import read_facts
+from tandem.index.facts.row_groups import UNKNOWN, FileFacts, concat
 from tandem.statements import parse_where
 from tandem.statements.types import Schema
 

@@ -16,7 +16,7 @@ from tandem import index
 from tandem.delta.actions import Metadata, Protocol
 from tandem.errors import InvalidStatement
 from tandem.index.library import condition
-from tandem.index.verification import verify_view
+from tandem.index.rows import verify_view
 from tandem.index.window import Head
 
 FAR = 400_000_000_000_000_000

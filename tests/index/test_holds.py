@@ -12,8 +12,7 @@ from operations.test_clean import RULES, rewritten, shown, swept, whys
 from simulator.single import Single
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import ObjectNotFound, VersionNotFound
-from tandem.index.holds import Holds
-from tandem.index.window import Head
+from tandem.index.window import Head, Holds
 from tandem.planning.cleaning import DAY_MS, CleaningRules, RemovalReason
 from tandem.timeline.holds import LONGEST_S, Hold, hold_at, path_of
 

@@ -23,9 +23,8 @@ from tandem.index import Query, open_index
 from tandem.index.server import service as service_
 from tandem.index.server.access import ReviewedTokens, SharedToken, TokenOwner
 from tandem.index.server.answer_files import AnswerFiles
-from tandem.index.server.calls import Answer
+from tandem.index.server.calls import Answer, CallerLimits
 from tandem.index.server.client import ChainedIndex, RemoteIndex
-from tandem.index.server.limits import CallerLimits
 from tandem.index.server.service import IndexService
 from tandem.index.server.transport import Connection, FlightServer
 from tandem.storage import open_store

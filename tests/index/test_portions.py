@@ -24,10 +24,10 @@ from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import InvalidSpec, TableReplaced, Unreachable
 from tandem.index import Query, TableIndex, open_index
+from tandem.index.answers import FILE_BYTES, MOST, Cut, PathRange, Portion, Portions, portions_of
 from tandem.index.library import IndexReader
-from tandem.index.portions import FILE_BYTES, MOST, Cut, PathRange, Portion, Portions, portions_of
 from tandem.index.server import client as client_
-from tandem.index.server import lake_table, received
+from tandem.index.server import lake_table, messages
 from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.client import EveryFile, Fallback
 from tandem.index.server.lake_table import ServerAddress
@@ -180,7 +180,7 @@ def test_Xa_an_answer_for_another_portion_is_none(
 ) -> None:
     there = served.index()
     first, second, *_ = (portion.paths for portion in tasks(there.portions(EACH)))
-    honest = received.received_splits
+    honest = messages.received_splits
 
     def lying(change: Callable[[pa.Table], pa.Table]) -> None:
         monkeypatch.setattr(

@@ -22,9 +22,9 @@ from tandem.delta.actions import AddFile
 from tandem.delta.log.files import to_adds
 from tandem.errors import FactsRefused, StorageError
 from tandem.index import Query, TableIndex
+from tandem.index.facts import footers as footers_
 from tandem.index.facts.cache import FactsCache
-from tandem.index.facts.parquet import footers as footers_
-from tandem.index.facts.parquet.footer import read_facts
+from tandem.index.facts.footers import read_facts
 
 GROUP = 100
 SCHEMA = pa.schema([("id", pa.int64()), ("key", pa.string()), ("x", pa.float64())])

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tandem.index.facts.packed import FOLDER
-from tandem.index.facts.places import LISTED_S
-from tandem.index.server.executors.shared_listing import SharedListing
+from tandem.index.facts.files import FOLDER, LISTED_S
+from tandem.index.server.executors.executor import SharedListing
 from tandem.storage import open_store
 
 

@@ -19,8 +19,8 @@ from support.some import few
 from tandem.errors import InvalidSpec, InvalidStatement, StorageError
 from tandem.index import Query, open_index
 from tandem.index.narrowing import GROUPS, NeededGroups
+from tandem.index.server.executors.asking import believed
 from tandem.index.server.executors.executor import ExecutorService
-from tandem.index.server.executors.replies import believed
 from tandem.index.server.executors.slot_messages import (
     FILES,
     NEEDED,

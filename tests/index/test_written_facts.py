@@ -23,10 +23,9 @@ from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile
 from tandem.delta.schema import parse
 from tandem.errors import InvalidSpec, StorageFull
 from tandem.index import Query, TableIndex
-from tandem.index.facts.packed import FOLDER, pack, unpack
-from tandem.index.facts.parquet.footer import read_facts
-from tandem.index.facts.places import WORTH_STORED
-from tandem.operations.machine.effects import Point
+from tandem.index.facts.files import FOLDER, WORTH_STORED, pack, unpack
+from tandem.index.facts.footers import read_facts
+from tandem.operations.machine.events import Point
 from tandem.operations.ports import SystemClock, SystemNonces
 from tandem.operations.tables.adopt import adopt, preview
 from tandem.spark.runtime import written_facts
@@ -207,7 +206,7 @@ def test_stored_facts_answer_without_a_footer(
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("a footer is read")
 
-    monkeypatch.setattr("tandem.index.facts.parquet.footers.read_facts", refuse)
+    monkeypatch.setattr("tandem.index.facts.footers.read_facts", refuse)
     assert index.splits(Query("id < 150")).groups.to_pylist() == [[0, 1]]
     assert index.count(Query("id < 150")) == 150
     # Without filters and with one row group, there is nothing to store.

@@ -19,8 +19,7 @@ from support.jobs.inline_runner import DriverDied, InlineRunner
 from support.jobs.quick_jobs import Hook, QuickJobs, unwatched
 from tandem.jobs.results import JobResult
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
-from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import Event
+from tandem.operations.machine.events import Effect, Event, Point
 from tandem.spark.runtime.control import Control
 
 LIMIT_S = 120.0

@@ -24,8 +24,8 @@ from kube.ledger import Ledger
 from support.cluster.operator_process import Blow, Child, ProcessStarter
 from support.waiting import await_that
 from tandem.locks.etcd.store import EtcdLocks, EtcdSettings
-from tandem.locks.model import WHOLE_TABLE, LockRequest, Mode
-from tandem.operations.machine.effects import Point
+from tandem.locks.rules import WHOLE_TABLE, LockRequest, Mode
+from tandem.operations.machine.events import Point
 
 OTHER = "another-owner"
 _TRIES = 3

@@ -19,7 +19,7 @@ from tandem.kube.state_metrics import StateCollector
 from tandem.kube.tables import status
 from tandem.kube.tables.context import AutoCompactionState, TableContext
 from tandem.operations.report.status import conditions
-from tandem.planning.auto.model import AutoCompactionWait
+from tandem.planning.auto.facts import AutoCompactionWait
 from tandem.spec.common import OPERATIONS
 from tandem.spec.status import (
     OperationStatus,

@@ -22,7 +22,7 @@ from kube.many import many_at_once
 from support.cases import PLAIN
 from support.cluster.operator_process import ProcessStarter, starter
 from support.jobs import quick_lake
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster

@@ -15,8 +15,7 @@ from kube.kube_scenarios import World
 from kube.ledger import Ledger
 from support.cluster.etcd_clock import DAY_S, start_moved_etcd
 from support.jobs import quick_lake
-from tandem.operations.machine.effects import Effect
-from tandem.operations.machine.events import Event
+from tandem.operations.machine.events import Effect, Event
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster

@@ -18,7 +18,7 @@ from support.cluster.operator_process import Blow, ProcessStarter, starter
 from support.jobs import quick_lake
 from support.some import some
 from support.waiting import await_that
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster

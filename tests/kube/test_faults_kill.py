@@ -23,7 +23,7 @@ from support.cases import PLAIN
 from support.cluster.operator_process import Blow, ProcessStarter, starter
 from support.jobs import quick_lake
 from support.some import some
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster

@@ -23,7 +23,7 @@ from support.jobs import quick_lake
 from support.lake.lake import result
 from support.some import few, some
 from support.waiting import await_that
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 from tandem.spec.resources import Operation
 
 if TYPE_CHECKING:

@@ -8,8 +8,15 @@ import pytest
 
 from tandem.errors import Reason
 from tandem.index.server.messages import CacheAnswer, ExecutorCache, HeldShard, HeldTable
-from tandem.kube.controllers.index_server.selection import Candidate, Choice, select
-from tandem.kube.controllers.index_server.status import MOST, KnownVersion, State, compose
+from tandem.kube.controllers.index_server.status import (
+    MOST,
+    Candidate,
+    Choice,
+    KnownVersion,
+    State,
+    compose,
+    select,
+)
 from tandem.kube.tables.location_policy import LocationPolicy
 from tandem.spec import IndexServer, parse
 

@@ -20,10 +20,9 @@ from support.cluster.rights import allowed
 from support.waiting import await_that
 from tandem.errors import AccessDenied, ReferenceNotFound, Unreachable
 from tandem.index import EVERYTHING, open_index
-from tandem.index.server.access import AUDIENCE, ReviewedTokens
+from tandem.index.server.access import AUDIENCE, ClusterReviews, ReviewedTokens
 from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.client import RemoteIndex
-from tandem.index.server.reviews import ClusterReviews
 from tandem.index.server.service import IndexService
 from tandem.index.server.transport import Connection, FlightServer
 from tandem.storage import open_store

@@ -12,7 +12,7 @@ import pytest
 from tandem.kube import operator
 from tandem.kube.client.api import Api, NotFound
 from tandem.kube.runtime.leader import Leadership, LockMembers
-from tandem.locks.memory import InProcessLocks
+from tandem.locks.store import InProcessLocks
 from tandem.spec.common import plural
 from tandem.spec.resources import KINDS
 

@@ -12,7 +12,7 @@ from tandem.kube.client.resource_cache import ResourceCache, summarize
 from tandem.kube.runtime.fair_queue import Lane
 from tandem.kube.runtime.job_slots import JobLimits, JobSlots
 from tandem.kube.tables.status import compose, held_lock, not_ready, ready
-from tandem.locks.model import (
+from tandem.locks.rules import (
     WHOLE_TABLE,
     EntryState,
     LockEntry,

@@ -6,7 +6,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
 from tandem.kube.runtime.leader import Leadership, LockMembers
-from tandem.locks.memory import InProcessLocks
+from tandem.locks.store import InProcessLocks
 
 
 class Loop:

@@ -28,7 +28,7 @@ from support.lake.log_blocks import LogBlocks
 from support.lake.rows import Rows, id_in, join, rows, table, without
 from support.some import is_whole, some
 from tandem import mergelog
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 from tandem.spec.common import plural
 from tandem.spec.status import OperationResult, RowsAffected
 

@@ -17,7 +17,7 @@ from support.jobs import quick_lake
 from support.lake.lake import result
 from support.lake.log_blocks import LogBlocks
 from support.lake.rows import Rows, id_in, join, rows, without
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster

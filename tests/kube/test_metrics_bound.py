@@ -21,21 +21,22 @@ from tandem.kube.runtime.context import IndexServerFacts
 from tandem.kube.runtime.fair_queue import NO_TABLE
 from tandem.kube.runtime.log_context import LogContext
 from tandem.kube.state_metrics import LOOKED_UP
-from tandem.locks.memory import InProcessLocks
-from tandem.locks.model import WHOLE_TABLE, LockRequest, Mode
-from tandem.operations.machine.effects import Effect, Point
+from tandem.locks.rules import WHOLE_TABLE, LockRequest, Mode
+from tandem.locks.store import InProcessLocks
 from tandem.operations.machine.events import (
     AttemptAdopted,
     CommitLost,
     CommitPut,
+    Effect,
     EffectDone,
     Event,
     JobLost,
     LocksGranted,
     LocksWaiting,
+    Point,
     RoundDone,
 )
-from tandem.planning.auto.model import AutoCompactionWait
+from tandem.planning.auto.facts import AutoCompactionWait
 from tandem.spec.status import (
     OperationResult,
     Phase,

@@ -14,8 +14,8 @@ from support.cluster.operator_thread import HeldJobs, Resources, operating, quic
 from support.jobs import quick_lake
 from tandem.kube.runtime.job_slots import JobLimits
 from tandem.kube.tables.renewable_store import RenewableStore
-from tandem.locks.memory import InProcessLocks
-from tandem.locks.model import LockRequest
+from tandem.locks.rules import LockRequest
+from tandem.locks.store import InProcessLocks
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster

@@ -25,9 +25,8 @@ from tandem.kube.operator import LeadershipLost
 from tandem.kube.runtime.leader import MEMBERS, election
 from tandem.kube.runtime.settings import OperatorSettings
 from tandem.locks.etcd.store import EtcdLocks, EtcdSettings
-from tandem.locks.model import WHOLE_TABLE, LockRequest, Mode
-from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import Event
+from tandem.locks.rules import WHOLE_TABLE, LockRequest, Mode
+from tandem.operations.machine.events import Effect, Event, Point
 from tandem.operations.session.options import passthrough
 
 if TYPE_CHECKING:

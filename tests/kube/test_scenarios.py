@@ -30,7 +30,7 @@ from support.lake.rewritten import ALL, replace_all, rewrite
 from support.lake.rows import Rows, join, k_is, plus, without
 from support.some import is_whole, some
 from tandem.jobs.runner import JobRequest, JobStatus
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 from tandem.spec.common import OPERATIONS
 from tandem.spec.status import OperationStatus, Phase
 

@@ -16,7 +16,7 @@ import pytest
 
 from locks.lock_contract_intervals import IntervalContract
 from support.lock_requests import LONG_S, TABLE, get, in_threads, owner, request
-from tandem.locks.model import (
+from tandem.locks.rules import (
     CommitLease,
     EntryState,
     Granted,
@@ -26,7 +26,7 @@ from tandem.locks.model import (
     named,
     segment,
 )
-from tandem.locks.port import LockStore
+from tandem.locks.store import LockStore
 
 # Copied by hand from design.md, section 3, "Locks in etcd": requested → held that it may join.
 MAY_STAND_BESIDE: dict[Mode, set[Mode]] = {

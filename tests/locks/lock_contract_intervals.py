@@ -8,7 +8,7 @@ import pytest
 
 from support.lock_requests import FIRST_MS, HOUR_MS, TABLE, asked, days, hours, owner
 from tandem.intervals import IntervalSet, TimeInterval
-from tandem.locks.model import (
+from tandem.locks.rules import (
     WHOLE_TABLE,
     CommitLease,
     Granted,
@@ -19,7 +19,7 @@ from tandem.locks.model import (
     segment,
     within,
 )
-from tandem.locks.port import LockStore
+from tandem.locks.store import LockStore
 
 
 class IntervalContract:

@@ -51,7 +51,7 @@ def first_line(process: subprocess.Popen[str]) -> str:
 def main() -> None:
     from support.lock_requests import TABLE, request
     from tandem.locks.etcd.store import EtcdLocks, EtcdSettings
-    from tandem.locks.model import Granted, Mode
+    from tandem.locks.rules import Granted, Mode
 
     endpoint, prefix, ttl_s = sys.argv[1:]
     locks = EtcdLocks(EtcdSettings((endpoint,), prefix, int(ttl_s)))

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from tandem.errors import LocksUnavailable
 from tandem.intervals import ALWAYS, EVERYWHERE, IntervalSet, TimeInterval
 from tandem.locks import codec
-from tandem.locks.conflicts import conflict
-from tandem.locks.model import (
+from tandem.locks.rules import (
     NOTHING,
     WHOLE_TABLE,
     EntryState,
@@ -22,6 +21,7 @@ from tandem.locks.model import (
     LockRequest,
     LockResources,
     Mode,
+    conflict,
     named,
     segment,
     within,

@@ -9,18 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.intervals import ALWAYS, EVERYWHERE, IntervalSet, TimeInterval
-from tandem.locks.conflicts import Grant, Wait, conflict, decide
-from tandem.locks.model import (
+from tandem.locks.rules import (
     MOST_INTERVALS,
     MOST_NAMED,
     NOTHING,
     WHOLE_TABLE,
     EntryState,
+    Grant,
     LockEntry,
     LockRequest,
     LockResource,
     LockResources,
     Mode,
+    Wait,
+    conflict,
+    decide,
     named,
     named_or_within,
     segment,

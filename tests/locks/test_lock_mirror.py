@@ -15,7 +15,7 @@ import pytest
 from tandem.locks import codec
 from tandem.locks.etcd.client import KeyChange, KeyValue
 from tandem.locks.etcd.mirror import EntryRecord, Mirror
-from tandem.locks.model import EntryState, LockEntry, LockRequest, Mode, segment
+from tandem.locks.rules import EntryState, LockEntry, LockRequest, Mode, segment
 
 KEYS = codec.LockKeys("/p").table("t")
 OPERATIONS = "abcd"

@@ -19,10 +19,10 @@ from locks.lock_contract import LockContract
 from support.cluster.etcd import Etcd, start_etcd
 from support.lock_requests import LONG_S, TABLE, get, in_threads, owner, request
 from tandem.errors import InvalidSpec, LocksUnavailable
-from tandem.locks.etcd import transaction
-from tandem.locks.etcd.connection import EtcdConnection
+from tandem.locks.etcd import mirror
+from tandem.locks.etcd.client import EtcdConnection
 from tandem.locks.etcd.store import EtcdLocks, EtcdSettings
-from tandem.locks.model import NOTHING, CommitLease, EntryState, Granted, Mode, Waiting
+from tandem.locks.rules import NOTHING, CommitLease, EntryState, Granted, Mode, Waiting
 
 Make = Callable[..., EtcdLocks]
 
@@ -198,7 +198,7 @@ def test_an_uncontended_lock_is_a_grant_one_transaction_and_a_revocation(
 
 def test_S26_more_holders_than_a_transaction_can_mark_are_waited_for(make: Make) -> None:
     store = make()
-    count = transaction.MOST_REVOKED + 1
+    count = mirror.MOST_REVOKED + 1
     names = [f"op{number}" for number in range(count)]
     for name in names:
         store.acquire(request(name, Mode.APPEND))

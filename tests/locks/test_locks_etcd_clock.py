@@ -13,7 +13,7 @@ from support.cluster.etcd_clock import DAY_S, MovedEtcd, start_moved_etcd
 from support.lock_requests import TABLE, owner, request
 from support.waiting import await_that
 from tandem.locks.etcd.store import EtcdLocks, EtcdSettings
-from tandem.locks.model import CommitLease, Mode
+from tandem.locks.rules import CommitLease, Mode
 
 TTL_S = 5
 LONG_S = 600

@@ -21,7 +21,7 @@ from support.cluster.etcd import Etcd, start_etcd
 from support.lock_requests import LONG_S, TABLE, get, owner, request
 from tandem.errors import LocksUnavailable
 from tandem.locks.etcd.store import EtcdLocks, EtcdSettings
-from tandem.locks.model import CommitLease, Granted, Mode, Waiting
+from tandem.locks.rules import CommitLease, Granted, Mode, Waiting
 
 # Calls that end by themselves after their `timeout_s`, not when etcd is back.
 promptly = pytest.mark.timeout(240, func_only=True)

@@ -6,8 +6,8 @@ import pytest
 
 from locks.lock_contract import LockContract
 from support.lock_requests import TABLE, owner, request
-from tandem.locks.memory import InProcessLocks
-from tandem.locks.model import CommitLease, Granted, Mode
+from tandem.locks.rules import CommitLease, Granted, Mode
+from tandem.locks.store import InProcessLocks
 
 
 class TestInProcessLocks(LockContract):

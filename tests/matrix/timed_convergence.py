@@ -27,8 +27,7 @@ from support.foreign.calls import Refused
 from support.foreign.process import Process
 from support.lake.lake import INSERT_ALL, Lake, Lakes, reason, reconciled
 from tandem.delta.scan import scan
-from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import Event
+from tandem.operations.machine.events import Effect, Event, Point
 from tandem.spec.resources import Operation
 from tandem.spec.status import Phase
 

@@ -16,7 +16,7 @@ from tandem import mergelog
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.jobs.runner import JobRunner
 from tandem.mergelog.state.log_table import state_of
-from tandem.mergelog.state.model import in_order
+from tandem.mergelog.state.versions import in_order
 from tandem.operations.clean.block_log import clean_with_log
 from tandem.operations.clean.clean import CleaningOptions, CleaningResult
 from tandem.operations.clean.facts import CleaningDependencies

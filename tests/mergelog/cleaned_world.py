@@ -11,8 +11,8 @@ from itertools import pairwise
 from mergelog.world import MergePlan, World
 from tandem.errors import BaseHistoryGap
 from tandem.mergelog.runs import BlockRun
+from tandem.mergelog.state.base_history import current_at
 from tandem.mergelog.state.boundaries import RestoredTo
-from tandem.mergelog.state.retained import current_at
 from tandem.planning.cleaning import (
     DAY_MS,
     CleaningFacts,
@@ -91,7 +91,7 @@ class Cleaner:
         )
 
     def _needed(self, since: int) -> tuple[frozenset[str], int]:
-        """As `tandem.mergelog.state.retained`."""
+        """As `tandem.mergelog.state.base_history`."""
         world = self.world
         first = current_at(dict(enumerate(world.base_times)), since)
         restores = [

@@ -43,7 +43,7 @@ from tandem.errors import BaseHistoryGap, BaseReplaced, LogGap, VersionNotFound
 from tandem.mergelog.state.base_history import BaseHistory
 from tandem.mergelog.state.boundaries import BaseChange
 from tandem.mergelog.state.log_table import MergeLog, state_of
-from tandem.mergelog.state.model import BASE, MARK, MERGED, WRITER, BlockLogState, tags_of
+from tandem.mergelog.state.versions import BASE, MARK, MERGED, WRITER, BlockLogState, tags_of
 
 LOG_ID = "the log"
 _PROTOCOL = Protocol(3, 7)

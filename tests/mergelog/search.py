@@ -18,7 +18,7 @@ from mergelog.oracle import Event, Row
 from mergelog.world import MergePlan, World
 from tandem.errors import BaseHistoryGap, BaseReplaced
 from tandem.mergelog.runs import BlockRun
-from tandem.mergelog.state.retained import current_at
+from tandem.mergelog.state.base_history import current_at
 from tandem.planning.cleaning import DAY_MS
 
 KEYS = range(4)

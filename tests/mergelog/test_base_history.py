@@ -16,9 +16,8 @@ from tandem.delta.log.commit import commit_info
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.names import commit_path
 from tandem.errors import BaseHistoryGap, BaseReplaced, CorruptLog
-from tandem.mergelog.state.base_history import BaseHistory, base_of
-from tandem.mergelog.state.model import BASE, Block, tags_of
-from tandem.mergelog.state.retained import retained
+from tandem.mergelog.state.base_history import BaseHistory, base_of, retained
+from tandem.mergelog.state.versions import BASE, Block, tags_of
 
 HOUR_MS = 3_600_000
 

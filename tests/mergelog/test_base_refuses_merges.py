@@ -17,8 +17,8 @@ from mergelog.orders import MERGE, STITCH, Orders, rows
 from mergelog.test_beside import Before
 from tandem import mergelog
 from tandem.errors import UnsupportedFeature
-from tandem.mergelog.uploads import Upload
-from tandem.operations.machine.effects import Point
+from tandem.mergelog.writer import Upload
+from tandem.operations.machine.events import Point
 from tandem.operations.model import Table
 from tandem.operations.tables.log_status import read_log_status
 from tandem.spec.status import Phase, TableStatus

@@ -20,7 +20,7 @@ from mergelog.orders import MAJOR, MERGE, STITCH, Orders, make, rows
 from support.lake.vectors import encode_inline
 from support.some import some
 from tandem.delta.log.commit import commit_info, remove_of
-from tandem.operations.machine.effects import Effect, Point
+from tandem.operations.machine.events import Effect, Point
 from tandem.spec.status import Phase
 
 Action = Callable[[Orders], object]

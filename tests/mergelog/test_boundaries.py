@@ -21,7 +21,7 @@ from tandem.mergelog.state.boundaries import (
     advance,
     classify,
 )
-from tandem.mergelog.state.model import Block, BlockLogState
+from tandem.mergelog.state.versions import Block, BlockLogState
 
 LOG = "the-log"
 FILES = BaseFiles(frozenset({"a", "b"}), frozenset({"removed"}))

@@ -201,7 +201,7 @@ def test_the_ordering_column_decides_within_a_batch(
 def test_keys_of_a_large_batch_are_compared_in_passes(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tandem.mergelog.uploads.MEMORY", 500)
+    monkeypatch.setattr("tandem.mergelog.writer.MEMORY", 500)
     tasks = [[(10 * task + at, "a", None) for at in range(10)] for task in range(4)]
     sink.batch(0, *tasks)
     assert len(sink.rows()) == 40

@@ -12,7 +12,7 @@ import pytest
 from mergelog.orders import MERGE, STITCH, Orders, rows
 from support.lake.faults import Fault, ProcessDied, StrikeOnce
 from support.some import some
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 from tandem.spec.status import Phase
 
 POINTS = (

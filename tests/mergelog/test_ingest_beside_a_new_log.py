@@ -16,7 +16,7 @@ from support.jobs.quick_jobs import QuickJobs
 from tandem import mergelog
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.operations.execute import ExecutionOptions, finish, open_session
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 from tandem.operations.model import Table
 from tandem.operations.session.session import Session
 from tandem.spec.status import OperationStatus, Phase

@@ -25,13 +25,12 @@ from tandem.errors import CorruptLog, InvalidSpec
 from tandem.mergelog.create import ensure_log
 from tandem.mergelog.resolve import resolve
 from tandem.mergelog.state.log_table import LogSettings, MergeLog
-from tandem.mergelog.state.model import MERGED
+from tandem.mergelog.state.versions import MERGED
 from tandem.mergelog.upkeep import catch_up, record_base
-from tandem.mergelog.uploads import Upload
 from tandem.mergelog.view import MergedView
-from tandem.mergelog.writer import LogWriter
+from tandem.mergelog.writer import LogWriter, Upload
 from tandem.operations.clean.block_log import clean_with_log
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 from tandem.operations.model import Table
 from tandem.operations.tables.log_status import read_log_status
 from tandem.planning.cleaning import CleaningRules

@@ -17,11 +17,11 @@ from tandem.delta.log.names import commit_path
 from tandem.errors import BaseHistoryGap, DataFileMissing
 from tandem.mergelog.resolve import resolve
 from tandem.mergelog.state import log_table
-from tandem.mergelog.state.model import ROLLBACK, WRITER, upload_of
-from tandem.operations.attempt import pins
+from tandem.mergelog.state.versions import ROLLBACK, WRITER, upload_of
+from tandem.operations.attempt import garbage
 from tandem.operations.clean.block_log import merges_of
 from tandem.operations.clean.clean import rules_for
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 from tandem.planning.cleaning import DAY_MS, CleaningRules, RemovalReason
 from tandem.spec.status import Phase
 
@@ -102,7 +102,7 @@ def test_a_merge_that_died_before_it_recorded_its_result_pins_nothing(aged: Aged
     can be stitched."""
     with pytest.raises(ProcessDied):
         aged.run(MERGE, StrikeOnce(Point.RECORD_RESULT, Fault.DIE_BEFORE))
-    assert pins.unfinished(aged.store)
+    assert garbage.unfinished(aged.store)
     assert not merges_of(aged.table).reads
     assert aged.run(STITCH).result is not None
     assert aged.view() == aged.base()

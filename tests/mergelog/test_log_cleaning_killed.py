@@ -22,7 +22,7 @@ from tandem.mergelog.state.log_table import state_of
 from tandem.operations.clean.block_log import clean_with_log
 from tandem.operations.clean.clean import MARKER, CleaningOptions, CleaningResult
 from tandem.operations.clean.facts import CleaningDependencies
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 from tandem.operations.model import Table
 from tandem.planning.cleaning import CleaningRules, RemovalReason
 

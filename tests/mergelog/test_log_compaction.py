@@ -15,7 +15,7 @@ from tandem import mergelog
 from tandem.errors import StorageError
 from tandem.mergelog.state.log_table import LOG_FOLDER, state_of
 from tandem.mergelog.upkeep import record_base
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 from tandem.spec import LakeTable
 from tandem.spec.status import Phase
 

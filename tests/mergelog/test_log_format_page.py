@@ -18,7 +18,7 @@ from support.lake.memory_store import MemoryStore
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.mergelog.create import ensure_log
 from tandem.mergelog.state.log_table import LogSettings, MergeLog
-from tandem.mergelog.state.model import in_order
+from tandem.mergelog.state.versions import in_order
 from tandem.mergelog.view import MergedView
 from tandem.mergelog.writer import LogWriter
 from tandem.spec.status import Phase

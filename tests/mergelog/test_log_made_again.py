@@ -14,9 +14,8 @@ from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import CommitConflict, InvalidSpec
 from tandem.mergelog.create import ensure_log
 from tandem.mergelog.state.log_table import CHECKPOINT_INTERVAL, LogSettings, MergeLog
-from tandem.mergelog.uploads import Upload
 from tandem.mergelog.view import MergedView
-from tandem.mergelog.writer import Appended, LogWriter
+from tandem.mergelog.writer import Appended, LogWriter, Upload
 
 BOTH = ("k", "p")
 EU, US = (1, "a", "eu"), (1, "b", "us")

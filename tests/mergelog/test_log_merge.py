@@ -24,10 +24,9 @@ from tandem import mergelog
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import InvalidSpec
 from tandem.mergelog.rows import blocks
-from tandem.mergelog.rows.merged import MergeResult, at_version
-from tandem.mergelog.rows.winners import MatchedRows
+from tandem.mergelog.rows.winners import MatchedRows, MergeResult, at_version
 from tandem.mergelog.state.log_table import LOG_FOLDER
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 from tandem.spec.status import Phase
 
 

@@ -22,9 +22,9 @@ from tandem.delta.schema import ArrayType, Field, PrimitiveType, StructType
 from tandem.errors import AccessDenied, InvalidSpec, TandemError, UnsupportedFeature
 from tandem.mergelog.create import ensure_log
 from tandem.mergelog.state.log_table import CHECKPOINT_INTERVAL, LogSettings, MergeLog, settings_of
-from tandem.mergelog.uploads import Upload
+from tandem.mergelog.writer import Upload
 from tandem.operations.clean.block_log import clean_with_log
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 from tandem.operations.model import Table
 from tandem.planning.cleaning import CleaningRules
 from tandem.spec.status import Phase

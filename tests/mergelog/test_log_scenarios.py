@@ -12,8 +12,8 @@ from mergelog.test_beside import Before
 from support.lake.faults import Fault, ProcessDied, StrikeOnce
 from tandem import mergelog
 from tandem.mergelog.state.log_table import state_of
-from tandem.mergelog.state.model import Block, in_order
-from tandem.operations.machine.effects import Point
+from tandem.mergelog.state.versions import Block, in_order
+from tandem.operations.machine.events import Point
 from tandem.spec.status import Phase
 
 

@@ -23,9 +23,8 @@ from tandem.delta.partitions import unstorable
 from tandem.delta.schema import ArrayType, Field, PrimitiveType, StructType
 from tandem.errors import DuplicateKeys, InvalidSpec, UnsupportedFeature
 from tandem.mergelog.rows.blocks import by_group
-from tandem.mergelog.rows.duplicates import require_decided
+from tandem.mergelog.rows.by_key import UniqueRows, require_decided
 from tandem.mergelog.rows.records import Records
-from tandem.mergelog.rows.unique import UniqueRows
 from tandem.mergelog.state.log_table import LogSettings
 from tandem.storage import open_store
 

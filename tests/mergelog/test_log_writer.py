@@ -24,7 +24,7 @@ from tandem.delta.schema import Field, PrimitiveType, StructType
 from tandem.errors import AlreadyExists, InvalidSpec, OutcomeUnknown, StorageFull
 from tandem.mergelog import writer as writer_module
 from tandem.mergelog.state.log_table import CHECKPOINT_INTERVAL
-from tandem.mergelog.state.model import ROLLBACK, WRITER
+from tandem.mergelog.state.versions import ROLLBACK, WRITER
 from tandem.mergelog.writer import LAST_BATCH, LATE_MS, Appended, LogWriter
 
 

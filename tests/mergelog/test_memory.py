@@ -19,7 +19,7 @@ from mergelog import peak
 from mergelog.lake import Merged, made
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.mergelog.create import ensure_log
-from tandem.mergelog.rows.parts import parts_of_keys
+from tandem.mergelog.rows.by_key import parts_of_keys
 from tandem.mergelog.state.log_table import LogSettings, MergeLog
 from tandem.mergelog.view import MergedView
 from tandem.mergelog.writer import LogWriter

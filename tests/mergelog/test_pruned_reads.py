@@ -11,7 +11,7 @@ from deltalake import write_deltalake
 
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.mergelog.create import ensure_log
-from tandem.mergelog.rows import pruned
+from tandem.mergelog.rows import winners
 from tandem.mergelog.state.log_table import LogSettings, MergeLog
 from tandem.mergelog.view import MergedView
 from tandem.mergelog.writer import LogWriter
@@ -60,7 +60,7 @@ def test_files_without_a_key_of_the_log_are_read_once(tmp_path: Path) -> None:
 def test_of_very_many_keys_a_file_between_the_extremes_is_not_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pruned, "MOST_KEYS", 2)
+    monkeypatch.setattr(winners, "MOST_KEYS", 2)
     write_base(tmp_path)
     log = MergeLog(DeltaLog(LocalStore(tmp_path.as_uri())))
     ensure_log(log, LogSettings(("id",)), now_ms=0, nonce="made once")

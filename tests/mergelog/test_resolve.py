@@ -16,7 +16,7 @@ from tandem.delta.log.names import commit_path
 from tandem.errors import BaseHistoryGap, BaseReplaced, DataFileMissing, OutcomeUnknown
 from tandem.mergelog.resolve import Resolved, resolve
 from tandem.mergelog.state.log_table import LOG_FOLDER, state_of
-from tandem.mergelog.state.model import MERGED
+from tandem.mergelog.state.versions import MERGED
 from tandem.mergelog.upkeep import catch_up
 
 ROW: Row = (1, "a", None)

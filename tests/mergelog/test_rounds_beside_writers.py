@@ -14,8 +14,7 @@ from mergelog.aged import TestClock
 from mergelog.orders import STITCH, Orders, rows
 from support.jobs.quick_jobs import QuickJobs
 from tandem import mergelog
-from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import Event
+from tandem.operations.machine.events import Effect, Event, Point
 from tandem.operations.ports import Ports
 from tandem.spec.status import Phase
 from tandem.storage.local import LocalStore

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.mergelog.runs import BALANCE, BlockRun, all_blocks, applicable, small_runs
-from tandem.mergelog.state.model import Block, BlockLogState, Group, in_order
+from tandem.mergelog.state.versions import Block, BlockLogState, Group, in_order
 
 GROUPS: tuple[Group, ...] = ((("p", None),), (("p", ""),), (("p", "x"),))
 

@@ -12,6 +12,7 @@ from tandem.delta.actions import Commit
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import BaseHistoryGap
 from tandem.mergelog.state import base_history
+from tandem.mergelog.state.base_history import Candidates, candidates
 from tandem.mergelog.state.boundaries import (
     BaseChange,
     RestoredTo,
@@ -19,8 +20,7 @@ from tandem.mergelog.state.boundaries import (
     Voided,
     advance,
 )
-from tandem.mergelog.state.model import BlockLogState, LogHistory
-from tandem.mergelog.state.restored import Candidates, candidates
+from tandem.mergelog.state.versions import BlockLogState, LogHistory
 
 SEEDS = 200
 

@@ -17,9 +17,8 @@ from mergelog.test_beside import Before
 from support.lake.faults import Fault, ProcessDied, StrikeOnce
 from support.some import some
 from tandem import mergelog
-from tandem.operations.attempt import pins
-from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import Event
+from tandem.operations.attempt import garbage
+from tandem.operations.machine.events import Effect, Event, Point
 from tandem.spec.status import Phase
 
 UPDATE: dict[str, Any] = {"update": {"where": "value = 'second'", "set": {"value": "'changed'"}}}
@@ -165,7 +164,7 @@ def test_a_fault_in_the_merge_or_the_statement_costs_nothing(
     # The append began after the statement, or before it if that had to begin again.
     assert orders.view()[:-1] == expected
     assert orders.view()[-1][2] in ("second", "changed")
-    assert not pins.unfinished(orders.store)
+    assert not garbage.unfinished(orders.store)
     assert len(mergelog.MergedView.open(orders.log).scan(["id"]).read_all()) == len(expected) + 1
 
 

@@ -24,7 +24,7 @@ from tandem.mergelog.rows.records import kept_by_stitching
 from tandem.mergelog.rows.stitch import Stitched, StitchRequest, stitch
 from tandem.mergelog.runs import BlockRun, all_blocks
 from tandem.mergelog.state.log_table import block_format, settings_of, state_of
-from tandem.mergelog.state.model import DELETES, Block
+from tandem.mergelog.state.versions import DELETES, Block
 
 KEYS = [
     kind

@@ -14,10 +14,9 @@ from mergelog.test_statements_see_the_log import UPDATE
 from support.jobs.quick_jobs import QuickJobs
 from support.lake.faults import Fault, ProcessDied, StrikeOnce
 from tandem.delta.log.delta_log import DeltaLog
-from tandem.operations.attempt import pins
+from tandem.operations.attempt import garbage
 from tandem.operations.execute import ExecutionOptions, finish, open_session
-from tandem.operations.machine.effects import Point
-from tandem.operations.machine.events import StopRequest
+from tandem.operations.machine.events import Point, StopRequest
 from tandem.operations.model import Table
 from tandem.spec.status import OperationStatus, Phase
 from tandem.spec.update import TableUpdate
@@ -67,7 +66,7 @@ def _died(orders: Orders, jobs: _Jobs, point: Point = Point.START_JOB, **spec: A
     """A process of the statement that dies in the merge before it."""
     with pytest.raises(ProcessDied):
         orders.run({**UPDATE, **spec}, StrikeOnce(point, Fault.DIE_AFTER), jobs=jobs)
-    assert pins.unfinished(orders.store)
+    assert garbage.unfinished(orders.store)
 
 
 @pytest.mark.part(3)
@@ -88,7 +87,7 @@ def test_a_stop_request_ends_the_merge_that_was_begun(
     _died(orders, jobs)
     status = _restarted(orders, jobs, request_, steps=steps)
     assert status.conditions[0].reason == reason, status
-    assert not pins.unfinished(orders.store)
+    assert not garbage.unfinished(orders.store)
     assert [job.name for job in jobs.started] == jobs.stopped
     assert orders.view() == expected
     assert orders.run(UPDATE).phase is Phase.SUCCEEDED
@@ -99,7 +98,7 @@ def test_a_suspended_spec_ends_it_too(orders: Orders) -> None:
     _died(orders, jobs)
     status = _restarted(orders, jobs, None, suspend=True)
     assert status.phase is Phase.SUSPENDED, status
-    assert not pins.unfinished(orders.store)
+    assert not garbage.unfinished(orders.store)
     assert len(jobs.stopped) == 1
 
 
@@ -108,7 +107,7 @@ def test_a_deadline_that_has_passed_ends_it_too(orders: Orders) -> None:
     _died(orders, jobs, activeDeadlineSeconds=600)
     status = _restarted(orders, jobs, None, started_ms=0, activeDeadlineSeconds=600)
     assert status.conditions[0].reason == "DeadlineExceeded", status
-    assert not pins.unfinished(orders.store)
+    assert not garbage.unfinished(orders.store)
     assert len(jobs.stopped) == 1
 
 
@@ -117,7 +116,7 @@ def test_a_merge_that_has_committed_is_recorded_and_the_statement_stops(orders: 
     _died(orders, jobs, Point.PUT_COMMIT)
     status = _restarted(orders, jobs, StopRequest.CANCEL)
     assert status.conditions[0].reason == "Cancelled", status
-    assert not pins.unfinished(orders.store)
+    assert not garbage.unfinished(orders.store)
     assert len(jobs.stopped) == 1
 
 

@@ -20,7 +20,7 @@ from tandem import mergelog
 from tandem.jobs.formats import UpsertJob
 from tandem.mergelog.usage import LogReader
 from tandem.operations.kinds import upsert as upsert_kind
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 from tandem.spec.status import OperationStatus, Phase
 
 VECTORS = {"delta.enableDeletionVectors": "true"}

@@ -33,7 +33,7 @@ from tandem.mergelog.state.boundaries import (
     Voided,
     advance,
 )
-from tandem.mergelog.state.model import Block, BlockLogState
+from tandem.mergelog.state.versions import Block, BlockLogState
 
 
 @dataclass

@@ -124,7 +124,7 @@ ASSIGNMENT = (
     Mutant(
         "assignment-two-decide",
         "of two askers one decides; X14",
-        "index/server/executors/assignments.py",
+        "index/server/executors/asking.py",
         "with self._lock:",
         "with threading.Lock():",
         _CHECKS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mutants.model import Check, Mutant
 
 _BATCHES = (Check.BATCHES,)
-_PROGRESS = "operations/kinds/batches/progress.py"
+_PROGRESS = "operations/kinds/batches.py"
 
 BATCHES = (
     Mutant(

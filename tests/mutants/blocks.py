@@ -141,7 +141,7 @@ BLOCKS = (
         "    found = stitch(\n        store,\n        BlockRun(blocks),\n",
         "    from tandem.delta.log.delta_log import DeltaLog\n"
         "    from tandem.mergelog.state.log_table import state_of\n"
-        "    from tandem.mergelog.state.model import in_order\n\n"
+        "    from tandem.mergelog.state.versions import in_order\n\n"
         "    live = state_of(DeltaLog(store).snapshot()).live\n"
         "    found = stitch(\n        store,\n        BlockRun(in_order(live.values())),\n",
         _REAL,
@@ -223,7 +223,7 @@ BLOCKS = (
     Mutant(
         "restore-by-local-time-taken-for-utc",
         "which version a restore to a time without a zone means is never guessed; decision 0123",
-        "mergelog/state/restored.py",
+        "mergelog/state/base_history.py",
         "zones_ms = 0 if found.tzinfo else _ZONES_MS",
         "zones_ms = 0",
         _REAL,
@@ -295,7 +295,7 @@ BLOCKS = (
     Mutant(
         "deleted-row-beats-a-winner",
         "a row that was deleted meanwhile beats no winner; L4",
-        "mergelog/rows/merged.py",
+        "mergelog/rows/winners.py",
         "            if position not in gone:\n                beaten.add(winner)",
         "            beaten.add(winner)",
         _REAL,
@@ -303,7 +303,7 @@ BLOCKS = (
     Mutant(
         "pruned-between-the-extremes",
         "a file is left out only if no key can be in it",
-        "mergelog/rows/pruned.py",
+        "mergelog/rows/winners.py",
         "found = keys_of(name, types[name], values, complete=complete)",
         "found = keys_of(name, types[name], values, complete=True)",
         _REAL,
@@ -319,7 +319,7 @@ BLOCKS = (
     Mutant(
         "log-made-again-with-other-keys",
         "a block is arranged by the keys of the log that gets it",
-        "mergelog/uploads.py",
+        "mergelog/writer.py",
         "        settings.keys,\n        settings.ordering_column,\n",
         "",
         _REAL,
@@ -327,7 +327,7 @@ BLOCKS = (
     Mutant(
         "uploads-for-another-log",
         "blocks that went with a removed log are not committed to the next one",
-        "mergelog/uploads.py",
+        "mergelog/writer.py",
         "        log.metadata.id,\n",
         "",
         _REAL,
@@ -351,7 +351,7 @@ BLOCKS = (
     Mutant(
         "foreign-commits-in-the-log",
         "a commit of the log that Tandem has not made is refused",
-        "mergelog/state/own_commits.py",
+        "mergelog/state/versions.py",
         "if info is None or not info.engine.startswith(_ENGINE):",
         "if info is None:",
         _REAL,

@@ -267,7 +267,7 @@ ENGINE = (
     Mutant(
         "ingest-waits-for-exclusive",
         "no writer of ours waits for a compaction at default priorities; I-59",
-        "locks/conflicts.py",
+        "locks/rules.py",
         "if entry.state is EntryState.HELD and entry.request.priority < request.priority:",
         "if (entry.state is EntryState.HELD and entry.request.mode is not Mode.EXCLUSIVE\n"
         "                and entry.request.priority < request.priority):",
@@ -353,7 +353,7 @@ ENGINE = (
     Mutant(
         "locks-names-miss-intervals",
         "locks: an entry without names meets by interval; S29",
-        "locks/model.py",
+        "locks/rules.py",
         "        if self.names and other.names:\n            if self._share_no_name(other):",
         "        if self.names or other.names:\n            if self._share_no_name(other):",
         _LOCKS,
@@ -369,7 +369,7 @@ ENGINE = (
     Mutant(
         "locks-two-rewrites",
         "locks: Rewrite alongside Rewrite; C10",
-        "locks/conflicts.py",
+        "locks/rules.py",
         "Mode.REWRITE:           (_YES,   _YES,   _NO,    _NO,    _NO),",
         "Mode.REWRITE:           (_YES,   _YES,   _YES,   _NO,    _NO),",
         _LOCKS,
@@ -377,7 +377,7 @@ ENGINE = (
     Mutant(
         "locks-writer-waits",
         "locks: Update alongside Rewrite; Z12",
-        "locks/conflicts.py",
+        "locks/rules.py",
         "Mode.UPDATE:            (_YES,   _ROWS,  _YES,   _NO,    _NO),",
         "Mode.UPDATE:            (_YES,   _ROWS,  _NO,    _NO,    _NO),",
         _LOCKS,
@@ -385,7 +385,7 @@ ENGINE = (
     Mutant(
         "locks-revoked-inside-commit",
         "I-24: never while a holder is inside its commit",
-        "locks/conflicts.py",
+        "locks/rules.py",
         "if entry.state is EntryState.HELD and entry.request.priority < request.priority:",
         "if entry.request.priority < request.priority:",
         _LOCKS,
@@ -393,7 +393,7 @@ ENGINE = (
     Mutant(
         "locks-equal-priority-revokes",
         "I-24: only a strictly higher priority revokes",
-        "locks/conflicts.py",
+        "locks/rules.py",
         "if entry.state is EntryState.HELD and entry.request.priority < request.priority:",
         "if entry.state is EntryState.HELD and entry.request.priority <= request.priority:",
         _LOCKS,
@@ -409,7 +409,7 @@ ENGINE = (
     Mutant(
         "locks-half-revoked",
         "I-24: all or none",
-        "locks/conflicts.py",
+        "locks/rules.py",
         "    if blockers:\n        return Wait(tuple(blockers))\n",
         "    if blockers and not revocable:\n        return Wait(tuple(blockers))\n",
         _LOCKS,
@@ -417,7 +417,7 @@ ENGINE = (
     Mutant(
         "locks-unfair",
         "S27: waiting is fair",
-        "locks/conflicts.py",
+        "locks/rules.py",
         "return waiter.order < order",
         "return False",
         _LOCKS,
@@ -433,7 +433,7 @@ ENGINE = (
     Mutant(
         "locks-stranger-releases",
         "I-22: only the owner releases a lock",
-        "locks/memory.py",
+        "locks/store.py",
         "            if mine is not None and mine.request.owner == owner:\n"
         "                del entries[operation]",
         "            if mine is not None:\n                del entries[operation]",

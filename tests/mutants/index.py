@@ -8,7 +8,7 @@ _NUMBERS = (Check.INDEX,)
 _SERVICE = (Check.INDEX_SERVER,)
 _GROUPS = (Check.ROW_GROUPS,)
 _ENTRIES, _ANSWERS = "index/entries.py", "index/answers.py"
-_COLUMNS, _SIDES = "index/columns.py", "index/sides.py"
+_COLUMNS, _SIDES = "index/columns.py", "index/columns.py"
 _TABLE, _WINDOW = "index/table.py", "index/window.py"
 
 INDEX = (
@@ -63,7 +63,7 @@ INDEX = (
     Mutant(
         "index-row-groups-of-vectors-counted",
         "which rows of a row group a vector hides is in the vector; X-d",
-        "index/row_groups.py",
+        "index/narrowing.py",
         "counted = must & (files.dead[there] == 0)[owner]",
         "counted = must",
         _GROUPS,
@@ -71,7 +71,7 @@ INDEX = (
     Mutant(
         "index-row-groups-may-for-must",
         "a row group is counted only if all of its rows match; X-d",
-        "index/row_groups.py",
+        "index/narrowing.py",
         "may, must = found.may, found.must & found.may",
         "may, must = found.may, found.may",
         _GROUPS,
@@ -79,7 +79,7 @@ INDEX = (
     Mutant(
         "index-row-groups-of-the-first-file",
         "row groups are numbered within their file",
-        "index/row_groups.py",
+        "index/narrowing.py",
         "local = groups - facts.first_group[at][owner]",
         "local = groups",
         _GROUPS,
@@ -87,7 +87,7 @@ INDEX = (
     Mutant(
         "index-facts-by-name",
         "facts are believed for a file of that size only; X-c",
-        "index/facts/model.py",
+        "index/facts/row_groups.py",
         "same = (own_sizes[at] == sizes) &",
         "same = (own_sizes[at] >= 0) &",
         _GROUPS,

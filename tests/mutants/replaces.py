@@ -7,8 +7,8 @@ from mutants.model import Check, Mutant
 _SEARCH = (Check.SEARCH, Check.RULES)
 _REAL = (Check.REPLACES,)
 _RULES = "reconcile/rules.py"
-_AGES = "reconcile/replace/ages.py"
-_RULE = "reconcile/replace/rule.py"
+_AGES = "reconcile/replace.py"
+_RULE = "reconcile/replace.py"
 _SCOPE = "pruning/scope.py"
 _KIND = "operations/kinds/replace.py"
 

@@ -204,7 +204,7 @@ RULES = (
     Mutant(
         "merge-record-without-kept-rows",
         "merges: a row that matched and stays keeps its source row from being inserted",
-        "reconcile/merge_sources.py",
+        "reconcile/matches.py",
         "for f in matches.values() if f.sources is not None",
         "for f in without_unchanged_rows(matches).values() if f.sources is not None",
         _RULES,
@@ -212,7 +212,7 @@ RULES = (
     Mutant(
         "merge-sources-by-count",
         "merges: inserts stay right while the same source rows match",
-        "reconcile/merge_sources.py",
+        "reconcile/matches.py",
         "return bool(np.array_equal(a, b))",
         "return len(a) == len(b)",
         _RULES,

@@ -53,7 +53,7 @@ SERVING = (
     Mutant(
         "hint-tag-trusted",
         "a hint of more rows than the vector hides is outdated; I-56",
-        "timeline/working_set/masks.py",
+        "timeline/masks.py",
         "if match is None or int(match[1]) > cardinality:",
         "if match is None:",
         _SERVING,
@@ -61,7 +61,7 @@ SERVING = (
     Mutant(
         "root-tag-trusted",
         "a root tag beyond the limits counts as absent; I-56, S23",
-        "timeline/root_tags.py",
+        "timeline/lineage.py",
         "valid &= (minor >= 0) & (minor <= MAX_MINOR)",
         "valid &= minor >= 0",
         _SERVING,

@@ -8,14 +8,14 @@ _SHARDS = (Check.SHARDS,)
 _REPLIES = (Check.REPLIES,)
 _SCENARIOS = (Check.EXECUTORS,)
 _SERVER = "index/server/executors/"
-_CHECK, _ASKING = _SERVER + "replies.py", _SERVER + "asking.py"
+_ASKING = _SERVER + "asking.py"
 _COORDINATOR, _REGISTRY = _SERVER + "coordinator.py", _SERVER + "registry.py"
 
 SPREAD = (
     Mutant(
         "spread-segment-moves",
         "a segment keeps its shard while it lives; I-47",
-        _SERVER + "table_shards.py",
+        _SERVER + "shards.py",
         "        numbers[used] = self._map.of(segments[used])\n",
         "",
         _SHARDS,
@@ -39,7 +39,7 @@ SPREAD = (
     Mutant(
         "spread-empty-shard-stays",
         "a shard without segments is dropped; I-50",
-        _SERVER + "table_shards.py",
+        _SERVER + "shards.py",
         "        self._map = self._map.without(gone)\n",
         "",
         _SHARDS,
@@ -47,7 +47,7 @@ SPREAD = (
     Mutant(
         "spread-unknown-size-is-none",
         "shards of unknown size go round; X15",
-        _SERVER + "table_shards.py",
+        _SERVER + "shards.py",
         "                sizes[number] = None\n",
         "                sizes[number] = 0\n",
         _SHARDS,
@@ -55,7 +55,7 @@ SPREAD = (
     Mutant(
         "spread-loaded-again-is-not-known",
         "a table that was evicted and loaded again is narrowed again",
-        _SERVER + "table_shards.py",
+        _SERVER + "shards.py",
         "return view.version < self._version or (view.version == self._version and known)",
         "return view.version <= self._version",
         _SHARDS,
@@ -63,7 +63,7 @@ SPREAD = (
     Mutant(
         "spread-shard-twice",
         "a reply names each file once; X-a",
-        _CHECK,
+        _ASKING,
         "    if len(places) != files.num_rows or (places != np.arange(files.num_rows)).any():\n",
         "    if len(set(places.tolist())) > files.num_rows:\n",
         _REPLIES,
@@ -71,7 +71,7 @@ SPREAD = (
     Mutant(
         "spread-answer-of-two-versions",
         "a reply is of the version that was asked; X-a",
-        _CHECK,
+        _ASKING,
         "    if reply.version != asked.of.version:\n",
         "    if reply.version < 0:\n",
         _REPLIES,
@@ -79,7 +79,7 @@ SPREAD = (
     Mutant(
         "spread-reply-of-other-files",
         "a reply is of the files that were asked; X-c",
-        _CHECK,
+        _ASKING,
         "    if reply.asked != digest(asked, files):\n",
         "    if not reply.asked:\n",
         _REPLIES,
@@ -87,7 +87,7 @@ SPREAD = (
     Mutant(
         "spread-vector-forgotten",
         "no row is counted where a vector may hide it; X-d",
-        _CHECK,
+        _ASKING,
         "    if (counted[(dead > 0) | without] > 0).any():\n",
         "    if (counted[without] > 0).any():\n",
         _REPLIES,
@@ -95,7 +95,7 @@ SPREAD = (
     Mutant(
         "spread-row-group-of-nowhere",
         "row groups are those of the file",
-        _CHECK,
+        _ASKING,
         "        if ((numbers < 0) | (numbers >= group_counts[owner])).any():\n",
         "        if (numbers < 0).any():\n",
         _REPLIES,
@@ -103,7 +103,7 @@ SPREAD = (
     Mutant(
         "spread-lost-rows-without-facts",
         "a file without facts is needed as a whole; X-b",
-        _CHECK,
+        _ASKING,
         "    if (without & ~(of_groups.whole & of_rest.whole)).any():\n",
         "    if False:\n",
         _REPLIES,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import (
     Decided,
     EarlierFound,
+    Effect,
     EffectDone,
     Event,
     LocksGranted,
     PlanMade,
+    Point,
     RoundDone,
     Started,
     TableRead,

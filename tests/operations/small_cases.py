@@ -26,12 +26,11 @@ from support.statements.tables import comparable
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.scan import scan
 from tandem.jobs.formats import InputFile
-from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import Event
+from tandem.operations.machine.events import Effect, Event, Point
 from tandem.operations.model import Work
 from tandem.operations.rounds.arrow import ArrowRounds
 from tandem.operations.rounds.port import SmallRoundResult
-from tandem.reconcile.merge_sources import Sources
+from tandem.reconcile.matches import Sources
 from tandem.spec.resources import Operation
 from tandem.spec.status import OperationStatus
 

@@ -12,8 +12,7 @@ import pytest
 from support.jobs.quick_lake import QuickLake, make
 from support.lake.lake import loads
 from support.lake.rewritten import RECOMPRESS, rewrite
-from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import Event
+from tandem.operations.machine.events import Effect, Event, Point
 from tandem.operations.ports import LocalClaims, ProcessId
 from tandem.spec.resources import Operation
 from tandem.spec.status import Phase

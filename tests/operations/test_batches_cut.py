@@ -9,13 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.lake.segments import MIB, loads
-from tandem.operations.kinds.batches.cut import batches_of, runs_at, runs_of
-from tandem.operations.kinds.batches.record import BatchesRecord
-from tandem.operations.kinds.batches.resource import batch_resource
-from tandem.operations.report.totals import total
-from tandem.planning.bins import is_worth_rewriting
+from tandem.operations.kinds.batches import (
+    BatchesRecord,
+    batch_resource,
+    batches_of,
+    runs_at,
+    runs_of,
+)
+from tandem.operations.report.explain import total
 from tandem.planning.compaction import plan_compaction
-from tandem.planning.model import CompactionPlan, CompactionRequest
+from tandem.planning.plans import CompactionPlan, CompactionRequest
+from tandem.planning.runs import is_worth_rewriting
 from tandem.spec import parse
 from tandem.spec.compaction import CompactionType, TableCompaction
 from tandem.spec.status import OperationResult, Plan, Progress, Reconciled

@@ -23,8 +23,7 @@ from tandem.operations.attempt import paths
 from tandem.operations.clean.clean import MARKER, CleaningOptions, CleaningResult, clean
 from tandem.operations.clean.facts import CleaningDependencies
 from tandem.operations.execute import ExecutionOptions, open_session
-from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import Event
+from tandem.operations.machine.events import Effect, Event, Point
 from tandem.operations.model import Table
 from tandem.planning.cleaning import DAY_MS, CleaningRules, RemovalReason
 from tandem.reconcile.classify import author_of

@@ -13,8 +13,8 @@ from support.lake.memory_store import MemoryStore
 from tandem.delta import dv
 from tandem.delta.actions import DeletionVector
 from tandem.delta.log.checkpoint_write import write_checkpoint
-from tandem.delta.log.cleanup import clean as clean_log
 from tandem.delta.log.delta_log import DeltaLog
+from tandem.delta.log.maintenance import clean as clean_log
 from tandem.errors import UnsupportedFeature
 from tandem.operations.clean.clean import MARKER, CleaningOptions, clean, rules_for
 from tandem.operations.clean.facts import CleaningDependencies

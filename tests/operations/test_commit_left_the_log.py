@@ -16,8 +16,7 @@ from tandem.delta.actions import Action
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.names import commit_path
 from tandem.delta.protocol import FORGETFUL
-from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import Event
+from tandem.operations.machine.events import Effect, Event, Point
 from tandem.operations.ports import LocalClaims
 from tandem.operations.session.options import Interceptor
 from tandem.spec.resources import Operation

@@ -17,8 +17,7 @@ from support.lake import rows as model
 from support.lake.lake import Process, batch
 from support.lake.rewritten import RECOMPRESS, rewrite
 from tandem.intervals import EVERYWHERE, IntervalSet, TimeInterval
-from tandem.locks.memory import InProcessLocks
-from tandem.locks.model import (
+from tandem.locks.rules import (
     WHOLE_TABLE,
     Granted,
     LockRequest,
@@ -28,8 +27,8 @@ from tandem.locks.model import (
     named,
     within,
 )
-from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import Event, LocksWaiting
+from tandem.locks.store import InProcessLocks
+from tandem.operations.machine.events import Effect, Event, LocksWaiting, Point
 from tandem.spec.common import Operation
 from tandem.spec.status import Phase
 
@@ -230,7 +229,7 @@ def test_S29_who_works_elsewhere_waits_for_no_replace(
 def test_a_statement_on_very_many_segments_locks_intervals(
     lake: QuickLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tandem.locks.model.MOST_NAMED", 1)
+    monkeypatch.setattr("tandem.locks.rules.MOST_NAMED", 1)
     assert locks_of(lake, lake.update("id < 20", v="v + 1")).resources == within(
         IntervalSet([month(1)])
     )

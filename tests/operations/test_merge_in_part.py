@@ -14,7 +14,7 @@ from support.jobs.quick_lake import QuickLake, just_before
 from support.lake import rows as model
 from support.lake.lake import INSERT_ALL
 from support.lake.rows import Rows
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 from tandem.spec.status import OperationStatus
 
 SOURCE: Rows = ((1, 1, 7), (2, 2, -7), (30, 0, 7))

@@ -25,8 +25,8 @@ from support.lake.faults import Fault
 from support.lake.rows import rows
 from support.waiting import await_that
 from tandem.cli.app import app
-from tandem.cli.kubectl.dry_run import expected
 from tandem.cli.kubectl.names import kind_of
+from tandem.cli.kubectl.plan import expected
 from tandem.errors import InvalidSpec
 from tandem.operations import runner
 from tandem.operations.ports import Ports
@@ -35,7 +35,7 @@ from tandem.reconcile.classify import classify
 from tandem.reconcile.model import ChangeKind
 from tandem.spec import load_text
 from tandem.spec.common import OPERATIONS, Mode, plural
-from tandem.spec.crd.definitions import definition
+from tandem.spec.crd import definition
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster

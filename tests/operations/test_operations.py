@@ -14,12 +14,11 @@ from simulator import foreign_table
 from simulator.single import Single
 from support.lake.faults import Fault, StrikeOnce
 from tandem.errors import LocksUnavailable, Reason
-from tandem.locks.memory import InProcessLocks
-from tandem.locks.model import CommitLease, Granted, LockRequest, Mode, Waiting, named
-from tandem.operations.attempt import paths, pins
+from tandem.locks.rules import CommitLease, Granted, LockRequest, Mode, Waiting, named
+from tandem.locks.store import InProcessLocks
+from tandem.operations.attempt import garbage, paths
 from tandem.operations.execute import ExecutionOptions, open_session
-from tandem.operations.machine.effects import Point
-from tandem.operations.machine.events import StopRequest
+from tandem.operations.machine.events import Point, StopRequest
 from tandem.operations.session.session import Session
 from tandem.spec.status import Phase
 from tandem.timeline.segments import segments
@@ -330,12 +329,12 @@ def test_pins_name_what_an_unfinished_attempt_reads() -> None:
     single = Single("compaction")
     session = single.session()
     single.until(session, Point.POLL_JOB)
-    [pin] = pins.unfinished(single.world.store)
+    [pin] = garbage.unfinished(single.world.store)
     assert (pin.operation_id, pin.attempt) == (single.operation_id, 1)
     live = {add.logged_path for add in single.world.log.snapshot().adds()}
-    assert pins.inputs(single.world.store, pin) == live
+    assert garbage.inputs(single.world.store, pin) == live
     single.drive(session)
-    assert pins.unfinished(single.world.store) == ()
+    assert garbage.unfinished(single.world.store) == ()
 
 
 def test_a_failed_attempt_is_tried_again_until_the_backoff_limit() -> None:

@@ -13,8 +13,7 @@ from simulator.single import MAKERS, Single
 from tandem.errors import ClusterUnavailable, InvalidSpec, JobRefused, Reason, TandemError
 from tandem.jobs.runner import JobRequest
 from tandem.operations.attempt import paths
-from tandem.operations.machine.effects import Point
-from tandem.operations.machine.events import EffectDone, StartRefused, StopRequest
+from tandem.operations.machine.events import EffectDone, Point, StartRefused, StopRequest
 from tandem.operations.machine.execution import LONGEST_REFUSAL_MS
 from tandem.operations.machine.step import step
 from tandem.operations.report.status import status_of

@@ -14,8 +14,7 @@ from support.jobs.quick_lake import QuickLake
 from support.lake.lake import batch
 from support.lake.rewritten import PURGE, rewrite
 from tandem.errors import OutputMissing, StorageError
-from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import Event
+from tandem.operations.machine.events import Effect, Event, Point
 from tandem.spec.resources import Operation
 from tandem.spec.status import OperationStatus, Phase
 from tandem.storage import Store

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from support.jobs import quick_lake
 from support.lake.lake import loads
-from tandem.locks.memory import InProcessLocks
-from tandem.locks.model import WHOLE_TABLE, Granted, LockRequest, Mode
-from tandem.operations.machine.effects import Point
+from tandem.locks.rules import WHOLE_TABLE, Granted, LockRequest, Mode
+from tandem.locks.store import InProcessLocks
+from tandem.operations.machine.events import Point
 from tandem.spec.status import Phase
 
 

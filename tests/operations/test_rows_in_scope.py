@@ -20,7 +20,7 @@ from tandem.intervals import IntervalSet, TimeInterval
 from tandem.jobs.formats import InputFile, ReplaceJob, RowScope
 from tandem.jobs.results import JobResult
 from tandem.operations.attempt.records import PlanRecord
-from tandem.operations.kinds.replace_rounds import rows_of_round
+from tandem.operations.kinds.replace import rows_of_round
 from tandem.operations.kinds.table.row_scope import ScopedRows
 from tandem.operations.model import Identity, Table, Work
 from tandem.pruning.scope import TimeScope

@@ -11,7 +11,7 @@ from support.lake.faults import Fault, ProcessDied, StrikeOnce
 from support.lake.lake import loads
 from support.lake.rows import k_is, without
 from tandem.errors import Reason
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 from tandem.operations.ports import LocalClaims
 from tandem.spec.resources import Operation
 from tandem.spec.status import Phase

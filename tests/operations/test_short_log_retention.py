@@ -11,8 +11,7 @@ from support.jobs.quick_lake import QuickLake, make
 from support.lake.lake import DELETION_VECTORS, Lake, batch, loads
 from tandem.delta.protocol import FORGETFUL
 from tandem.errors import Reason
-from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import Event
+from tandem.operations.machine.events import Effect, Event, Point
 from tandem.operations.ports import LocalClaims, ProcessId
 from tandem.spec.resources import Operation
 from tandem.spec.status import OperationStatus, Phase

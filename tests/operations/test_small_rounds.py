@@ -21,7 +21,7 @@ from support.lake.lake import loads
 from support.lake.rows import plus
 from tandem.delta.scan import scan
 from tandem.jobs.formats import SOURCE_SCHEMA
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 from tandem.operations.rounds import arrow
 from tandem.operations.rounds.arrow import ArrowRounds
 from tandem.operations.rounds.source_copy import SourceCopy

@@ -11,8 +11,7 @@ import pytest
 from support.jobs import quick_lake
 from tandem.errors import Reason
 from tandem.operations.execute import ExecutionOptions, open_session
-from tandem.operations.machine.effects import Effect
-from tandem.operations.machine.events import Ending, Event
+from tandem.operations.machine.events import Effect, Ending, Event
 from tandem.operations.machine.state import LockState, OperationState, OutcomeState
 from tandem.operations.report.status import conditions, duration_in_words, status_of
 from tandem.spec.status import ENDED, OperationStatus, Phase

@@ -6,7 +6,6 @@ import pytest
 
 from operations.machine_play import BEGIN, PLAN, PUTTING, RECONCILING, RESULT, RUNNING, play, points
 from tandem.errors import Reason
-from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import (
     AdoptionRefused,
     AttemptAdopted,
@@ -17,6 +16,7 @@ from tandem.operations.machine.events import (
     CommitUnknown,
     Decided,
     EarlierFound,
+    Effect,
     EffectDone,
     EffectFailed,
     Ending,
@@ -26,6 +26,7 @@ from tandem.operations.machine.events import (
     LocksGranted,
     LocksWaiting,
     PlanMade,
+    Point,
     RoundDone,
     Started,
     StopRequest,

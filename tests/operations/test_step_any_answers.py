@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from operations.machine_play import PLAN, RESULT
 from tandem.errors import Reason
-from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import (
     AbandonedBefore,
     AbandonRefused,
@@ -21,6 +20,7 @@ from tandem.operations.machine.events import (
     CommitUnknown,
     Decided,
     EarlierFound,
+    Effect,
     EffectDone,
     EffectFailed,
     EndedBeforeStart,
@@ -31,6 +31,7 @@ from tandem.operations.machine.events import (
     LocksGranted,
     LocksWaiting,
     PlanMade,
+    Point,
     RecordedBefore,
     RoundDone,
     Started,

@@ -8,11 +8,11 @@ import pytest
 
 from operations.machine_play import BEGIN, PLAN, play, points
 from tandem.errors import Reason
-from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import (
     AbandonedBefore,
     ClaimLost,
     EarlierFound,
+    Effect,
     EffectDone,
     EffectFailed,
     EndedBeforeStart,
@@ -21,6 +21,7 @@ from tandem.operations.machine.events import (
     LocksGranted,
     LocksWaiting,
     PlanMade,
+    Point,
     Started,
     StopRequest,
     TableRead,

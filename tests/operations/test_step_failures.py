@@ -8,12 +8,12 @@ import pytest
 
 from operations.machine_play import BEGIN, PUTTING, RUNNING, play, points
 from tandem.errors import Reason
-from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import (
     CommitLost,
     CommitRefused,
     CommitUnknown,
     EarlierFound,
+    Effect,
     EffectDone,
     EffectFailed,
     Ending,
@@ -22,6 +22,7 @@ from tandem.operations.machine.events import (
     JobRunning,
     LocksGranted,
     LocksWaiting,
+    Point,
     Started,
     StopRequest,
     TableRead,

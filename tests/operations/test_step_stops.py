@@ -6,16 +6,17 @@ import pytest
 
 from operations.machine_play import PUTTING, RESULT, RUNNING, play, points
 from tandem.errors import Reason
-from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import (
     AbandonedBefore,
     AbandonRefused,
     CommitPut,
     EarlierFound,
+    Effect,
     EffectDone,
     EffectFailed,
     Event,
     JobLost,
+    Point,
     Started,
     StopRequest,
     TableRead,

@@ -9,16 +9,17 @@ import pytest
 
 from operations.machine_play import PLAN, PUTTING, RECONCILING, RUNNING, play, points
 from tandem.errors import Reason
-from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import (
     AttemptAdopted,
     CommitRefused,
     EarlierFound,
+    Effect,
     EffectDone,
     Event,
     JobRunning,
     LocksGranted,
     PlanMade,
+    Point,
     Started,
     StopRequest,
     TableRead,

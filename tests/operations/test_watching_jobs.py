@@ -9,7 +9,7 @@ from tandem.errors import Reason
 from tandem.jobs.results import JobFailure, JobProgress
 from tandem.jobs.runner import JobPhase, JobStatus
 from tandem.operations.attempt import paths
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 from tandem.operations.model import ProgressBaseline
 from tandem.operations.report.status import status_of
 from tandem.operations.session.job_control import LOOK_EVERY, eta_seconds

@@ -11,9 +11,8 @@ import pytest
 
 from tandem.delta.protocol import OperationKind
 from tandem.jobs.formats import IngestJob
-from tandem.locks.model import WHOLE_TABLE
-from tandem.operations.kinds.table.job_files import output_add
-from tandem.operations.kinds.table.segment_numbers import new_segment
+from tandem.locks.rules import WHOLE_TABLE
+from tandem.operations.kinds.table.job_files import new_segment, output_add
 from tandem.operations.kinds.table.table_changes import verdict_of_table
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, OutputFileChange, Planned, Work

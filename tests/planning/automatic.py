@@ -9,7 +9,7 @@ from typing import Any
 
 from support.lake.segments import loads
 from tandem.planning.auto.child_compactions import ChildCompaction, TableId
-from tandem.planning.auto.model import AutoCompactionDecision, ChildState
+from tandem.planning.auto.facts import AutoCompactionDecision, ChildState
 from tandem.planning.auto.table_facts import TableFacts
 from tandem.spec.compaction import TableCompaction
 from tandem.spec.resources import API_VERSION

@@ -15,12 +15,11 @@ from tandem.errors import UnsupportedFeature
 from tandem.planning.adjacency import Adjacency, beside
 from tandem.planning.auto.child_compactions import TableId, minor_spec
 from tandem.planning.compaction import plan_compaction
-from tandem.planning.model import CompactionPlan, CompactionRequest
+from tandem.planning.plans import CompactionPlan, CompactionRequest
 from tandem.spec.compaction import CompactionType, Minor
 from tandem.spec.table import AutomaticCompaction, AutomaticMinor, Granularity
 from tandem.timeline.chunks import TimeColumn
-from tandem.timeline.names import MAX_NUMBER, SegmentNumbers
-from tandem.timeline.root_tags import (
+from tandem.timeline.lineage import (
     TAG_GROUP,
     TAG_MINOR,
     TAG_ROOT,
@@ -29,6 +28,7 @@ from tandem.timeline.root_tags import (
     read_roots,
     root_of,
 )
+from tandem.timeline.names import MAX_NUMBER, SegmentNumbers
 from tandem.timeline.segment_files import SegmentFiles
 from tandem.timeline.segments import Segments, output_tags
 from tandem.timeline.serving.parts import MAX_MINOR

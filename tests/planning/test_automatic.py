@@ -29,9 +29,8 @@ from planning.automatic import (
 )
 from support.lake.segments import add_file, loads, segments
 from tandem.planning.auto.child_compactions import MINOR_LINE, TableId
-from tandem.planning.auto.child_history import backoff_ms
 from tandem.planning.auto.decide import decide
-from tandem.planning.auto.model import ChildState
+from tandem.planning.auto.facts import ChildState, backoff_ms
 from tandem.planning.auto.table_facts import TableFacts
 from tandem.spec.compaction import TableCompaction
 from tandem.spec.table import Granularity

@@ -19,15 +19,19 @@ from tandem.mergelog.state.instants import (
     count_instants,
     log_version,
 )
-from tandem.mergelog.state.model import Block, BlockLogState, tags_of
+from tandem.mergelog.state.versions import Block, BlockLogState, tags_of
 from tandem.planning.auto.child_compactions import (
     LOG_COMPACTION_LINE,
     LOG_MERGE_LINE,
     ChildCompaction,
 )
-from tandem.planning.auto.child_history import backoff_ms
+from tandem.planning.auto.facts import (
+    AutoCompactionDecision,
+    AutoCompactionWait,
+    ChildState,
+    backoff_ms,
+)
 from tandem.planning.auto.log import decide_log
-from tandem.planning.auto.model import AutoCompactionDecision, AutoCompactionWait, ChildState
 from tandem.spec.loading.loader import parse
 from tandem.spec.log_compaction import MergeOnRead
 from tandem.spec.resources import API_VERSION

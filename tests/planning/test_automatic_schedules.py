@@ -22,7 +22,7 @@ from planning.automatic import (
 )
 from support.some import few
 from tandem.planning.auto.decide import decide
-from tandem.planning.auto.model import ChildState
+from tandem.planning.auto.facts import ChildState
 from tandem.planning.auto.schedule_times import is_open, next_run
 from tandem.spec.table import AutomaticCompaction
 

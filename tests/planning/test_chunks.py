@@ -16,10 +16,10 @@ from tandem.delta.actions import AddFile
 from tandem.delta.log import files as files_
 from tandem.planning.auto.child_compactions import ChildCompaction, chunks_in
 from tandem.planning.auto.decide import decide
-from tandem.planning.auto.model import ChildState
+from tandem.planning.auto.facts import ChildState
 from tandem.planning.auto.table_facts import TableFacts
 from tandem.planning.compaction import plan_compaction
-from tandem.planning.model import CompactionRequest
+from tandem.planning.plans import CompactionRequest
 from tandem.spec.compaction import CompactionType, TableCompactionSpec
 from tandem.spec.table import AutomaticCompaction, Granularity
 from tandem.timeline.chunks import TimeColumn

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from planning import one_by_one
 from support.lake.segments import MIB, add_file, segments
 from tandem.delta.actions import AddFile
-from tandem.planning.bins import is_worth_rewriting, pack
 from tandem.planning.compaction import plan_compaction
 from tandem.planning.layout import may_gain
-from tandem.planning.model import CompactionRequest
+from tandem.planning.plans import CompactionRequest
+from tandem.planning.runs import is_worth_rewriting, pack
 from tandem.spec.compaction import CompactionType, LayoutStrategy
 from tandem.spec.table import Granularity
 from tandem.timeline.chunks import TimeColumn

@@ -10,8 +10,8 @@ import pytest
 from support.lake.segments import MIB, add_file, loads, segments
 from tandem.errors import InvalidSpec, UnknownSegment
 from tandem.planning.compaction import plan_compaction
-from tandem.planning.custom import check_selection
-from tandem.planning.model import CompactionRequest
+from tandem.planning.major import check_selection
+from tandem.planning.plans import CompactionRequest
 from tandem.spec.compaction import CompactionTemplate, CompactionType, LayoutStrategy
 from tandem.timeline.names import NameRequest, SegmentNumbers, output_names
 from tandem.timeline.segments import Segment, SegmentStatus

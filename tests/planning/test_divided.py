@@ -11,12 +11,12 @@ from tandem.delta.actions import AddFile
 from tandem.errors import InvalidSpec
 from tandem.intervals import IntervalSet, TimeInterval
 from tandem.planning.compaction import plan_compaction
-from tandem.planning.model import CompactionPlan, CompactionRequest
-from tandem.planning.semi_major import taken_intervals
+from tandem.planning.major import taken_intervals
+from tandem.planning.plans import CompactionPlan, CompactionRequest
 from tandem.spec.compaction import CompactionType
 from tandem.spec.fields import Granularity
 from tandem.timeline.chunks import TimeColumn, parse_chunk
-from tandem.timeline.working_set.masks import TAG_MASKED, format_masked
+from tandem.timeline.masks import TAG_MASKED, format_masked
 
 TIMES = {
     "first": ("2013-03-01T00:00:00.000Z", "2013-03-01T23:00:00.000Z"),

@@ -15,13 +15,13 @@ from support.some import few
 from tandem.delta.actions import AddFile
 from tandem.delta.log import files as files_
 from tandem.planning.auto.decide import decide
+from tandem.planning.auto.facts import ChildState
 from tandem.planning.auto.indexed_table import IndexedTable
-from tandem.planning.auto.model import ChildState
 from tandem.planning.auto.table_facts import TableFacts
 from tandem.spec.table import Granularity
 from tandem.timeline.chunks import TimeColumn
+from tandem.timeline.masks import TAG_MASKED
 from tandem.timeline.segments import segments
-from tandem.timeline.working_set.masks import TAG_MASKED
 
 DAYS = TimeColumn(("t",), Granularity.DAY)
 

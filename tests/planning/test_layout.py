@@ -10,10 +10,10 @@ import pytest
 from support.lake.segments import MIB, add_file, files_of, loads, segments
 from tandem.delta.schema import parse
 from tandem.errors import InvalidSpec
-from tandem.planning.bins import one_bin_per_group
 from tandem.planning.compaction import plan_compaction
 from tandem.planning.layout import checked_columns
-from tandem.planning.model import CompactionRequest
+from tandem.planning.plans import CompactionRequest
+from tandem.planning.runs import one_bin_per_group
 from tandem.spec.compaction import CompactionType, LayoutStrategy
 from tandem.spec.table import Granularity
 from tandem.timeline.chunks import TimeColumn

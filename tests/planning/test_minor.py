@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from support.lake.segments import MIB, add_file, loads, segments
 from tandem.planning.compaction import plan_compaction
-from tandem.planning.model import CompactionPlan, CompactionRequest
+from tandem.planning.plans import CompactionPlan, CompactionRequest
 from tandem.spec.compaction import CompactionType
 from tandem.spec.table import Granularity
 from tandem.timeline.chunks import TimeColumn

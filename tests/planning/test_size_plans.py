@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from support.lake.segments import MIB, add_file, files_of, loads, segments
 from tandem.errors import InvalidSpec
-from tandem.planning.bins import is_worth_rewriting, pack
 from tandem.planning.compaction import plan_compaction
-from tandem.planning.model import GIB, CompactionRequest
+from tandem.planning.plans import GIB, CompactionRequest
+from tandem.planning.runs import is_worth_rewriting, pack
 from tandem.spec.compaction import CompactionType
 from tandem.spec.table import Granularity
 from tandem.timeline.chunks import TimeColumn

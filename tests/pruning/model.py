@@ -16,11 +16,11 @@ from decimal import Decimal
 from typing import Any, Final
 
 from tandem.delta.actions import AddFile
-from tandem.delta.partition_text import to_scalar
+from tandem.delta.partitions import to_scalar
 from tandem.delta.schema import PrimitiveType, StructType
 from tandem.errors import CorruptLog
-from tandem.pruning.constants import comparable_constant
-from tandem.pruning.keys import Keys
+from tandem.pruning.bounds import comparable_constant
+from tandem.pruning.selection import Keys
 from tandem.statements import tree
 from tandem.statements.tree import Expr
 from tandem.statements.types import BOOLEAN, SqlType, as_decimal

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pruning.file_ranges import ColumnRange, FileRange, known
-from tandem.pruning.keys import Keys
+from tandem.pruning.selection import Keys
 from tandem.statements.types import SqlType
 
 LONG, STRING = SqlType("long"), SqlType("string")

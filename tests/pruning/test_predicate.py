@@ -16,8 +16,8 @@ from support.some import some
 from support.statements.rows import SCHEMA, SCHEMA_JSON, nasty, rows, runtime_errors
 from support.statements.texts import texts
 from tandem.errors import InvalidStatement
-from tandem.pruning.keys import Keys
 from tandem.pruning.predicate import columns_of, may_match, must_match
+from tandem.pruning.selection import Keys
 from tandem.statements import parse_where, to_spark_sql
 from tandem.statements.types import STRING
 

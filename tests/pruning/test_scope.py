@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tandem.delta.schema import PrimitiveType
 from tandem.intervals import ALWAYS, IntervalSet, TimeInterval
 from tandem.pruning import scope
-from tandem.pruning.partitions import partition_codes
 from tandem.pruning.scope import Coverage, TimeScope, parts_in_scope
+from tandem.pruning.times import partition_codes
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 MOMENTS = st.integers(-6_000, 6_000)

@@ -13,6 +13,7 @@ from unittest import mock
 from pyroaring import BitMap64
 
 from tandem.errors import CountMismatch
+from tandem.reconcile import replace as replaces
 from tandem.reconcile import row_tracing, statement
 from tandem.reconcile.model import (
     ChangeKind,
@@ -23,8 +24,7 @@ from tandem.reconcile.model import (
     RowMapLike,
     RowMaps,
 )
-from tandem.reconcile.replace import rule as replaces
-from tandem.reconcile.replace.ages import RowAges
+from tandem.reconcile.replace import RowAges
 from tandem.reconcile.rewrite import RewriteDecision, RewriteInput, rewrite
 from tandem.reconcile.rules import REPLACE, Age, ReplaceFate
 from tandem.rowmap.positions import span

@@ -15,7 +15,7 @@ from tandem.operations.kinds.table.job_files import changes_of
 from tandem.operations.model import CommitContent, OutputFileChange
 from tandem.reconcile.model import ChangeKind
 from tandem.reconcile.outcomes import StatementConflict
-from tandem.reconcile.replace.rule import Removal
+from tandem.reconcile.replace import Removal
 from tandem.spec.replace import Scope
 
 

@@ -19,8 +19,7 @@ from tandem.jobs.formats import InputFile
 from tandem.operations.kinds.table.job_files import changes_of
 from tandem.operations.model import CommitContent, OutputFileChange
 from tandem.reconcile import statement as rule
-from tandem.reconcile.matches import KEPT, FileMatches, InsertFile, RoundResult
-from tandem.reconcile.merge_sources import matched_sources
+from tandem.reconcile.matches import KEPT, FileMatches, InsertFile, RoundResult, matched_sources
 from tandem.reconcile.model import ChangeKind, NewRows, RowMaps
 from tandem.reconcile.outcomes import UpdatedRows
 from tandem.spark.jobs.edits import ReplacedRows

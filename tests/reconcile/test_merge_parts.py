@@ -14,8 +14,15 @@ from pyroaring import BitMap64
 
 from tandem.errors import CountMismatch
 from tandem.reconcile.attempts import SMALL_ROUNDS, Attempts
-from tandem.reconcile.matches import KEPT, FileMatches, InsertFile, RoundResult, round_result
-from tandem.reconcile.merge_sources import matched_sources, unmatched_sources
+from tandem.reconcile.matches import (
+    KEPT,
+    FileMatches,
+    InsertFile,
+    RoundResult,
+    matched_sources,
+    round_result,
+    unmatched_sources,
+)
 from tandem.reconcile.model import ChangeKind, CommitSummary, FileState, FileView
 from tandem.reconcile.statement import (
     Evaluate,

@@ -31,8 +31,7 @@ from reconcile.world import Rules, World, initial, problem
 from tandem.errors import Reason
 from tandem.reconcile.model import ChangeKind, FileState
 from tandem.reconcile.outcomes import StatementConflict
-from tandem.reconcile.replace.ages import RowAges
-from tandem.reconcile.replace.rule import ReadFiles, Removal, decide
+from tandem.reconcile.replace import ReadFiles, Removal, RowAges, decide
 from tandem.reconcile.rules import REPLACE, Age, ReplaceFate
 from tandem.spec.replace import Scope
 

@@ -20,7 +20,7 @@ from support.some import few
 from tandem.errors import RowMapInvalid
 from tandem.reconcile.model import FileState
 from tandem.reconcile.rewrite import RewriteInput, rewrite
-from tandem.rowmap import ranks_format
+from tandem.rowmap import binary_format
 from tandem.rowmap.binary_format import from_bytes, to_bytes
 from tandem.rowmap.positions import to_bitmap
 from tandem.rowmap.rowmap import (
@@ -376,24 +376,24 @@ def test_ranks_take_fewer_bytes_where_order_helps(
     order: Callable[[np.random.Generator, int], np.ndarray], encoding: str, bytes_per_row: float
 ) -> None:
     made = order(np.random.default_rng(3), 300_000)
-    name, data = ranks_format.encode(made)
+    name, data = binary_format.encode(made)
     assert (name, len(data) / len(made) <= bytes_per_row) == (encoding, True)
-    assert np.array_equal(ranks_format.decode(name, data, len(made)), made)
+    assert np.array_equal(binary_format.decode(name, data, len(made)), made)
 
 
 @settings(max_examples=few(13, 100), deadline=None)
 @given(st.integers(0, 60).flatmap(lambda n: st.permutations(range(n))))
 def test_ranks_come_back_and_never_take_more_than_four_bytes(order: list[int]) -> None:
     made = np.array(order, dtype=np.uint32)
-    name, data = ranks_format.encode(made)
+    name, data = binary_format.encode(made)
     assert len(data) <= 4 * len(made)
-    assert np.array_equal(ranks_format.decode(name, data, len(made)), made)
+    assert np.array_equal(binary_format.decode(name, data, len(made)), made)
 
 
 @pytest.mark.parametrize("encoding", ["raw", "plain", "forward", "inverse", "braille"])
 def test_other_bytes_than_ranks_are_refused(encoding: str) -> None:
     with pytest.raises(ValueError, match=r"rank|row"):
-        ranks_format.decode(encoding, b"\x01\x02\x03\x04", 3)
+        binary_format.decode(encoding, b"\x01\x02\x03\x04", 3)
 
 
 def test_positions_beyond_a_sorted_file_are_refused() -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pyroaring import BitMap64
 
 from tandem.delta.actions import AddFile
+from tandem.reconcile import replace as replaces
 from tandem.reconcile import rewrite as rewrites
 from tandem.reconcile import statement as statements
 from tandem.reconcile.classify import gap
@@ -26,8 +27,7 @@ from tandem.reconcile.model import (
     NewRows,
     RowMapLike,
 )
-from tandem.reconcile.replace import rule as replaces
-from tandem.reconcile.replace.ages import RowAges
+from tandem.reconcile.replace import RowAges
 
 Row = tuple[int, int]
 Rows = list[Row]

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from rowgroups.writers import TABLE, footer_of
 from tandem.delta.datafiles.reader import TableFormat
-from tandem.delta.datafiles.rowgroups.joined import JoinedFile
-from tandem.delta.datafiles.rowgroups.source import FloatColumns
+from tandem.delta.datafiles.rowgroups.joined import FloatColumns, JoinedFile
 from tandem.delta.datafiles.writer import WrittenFile
 from tandem.storage import Store, open_store
 from tandem.storage.files import read_ahead

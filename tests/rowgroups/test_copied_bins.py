@@ -21,9 +21,10 @@ from support.lake.rows import Row, Rows
 from support.parquet import go_parquet
 from support.values.kinds import Filter, Kind
 from support.values.readers import Deltalake, DuckDB, Polars, differences, live_files
-from tandem.delta.datafiles.rowgroups import fitness, joined
-from tandem.locks.memory import InProcessLocks
-from tandem.operations.machine.effects import Point
+from tandem.delta.datafiles.rowgroups import joined
+from tandem.delta.datafiles.rowgroups import schema as fitness
+from tandem.locks.store import InProcessLocks
+from tandem.operations.machine.events import Point
 from tandem.operations.ports import Ports
 from tandem.spark.jobs.rewrite import bins
 from tandem.spark.launch.in_process import InProcessJobs

@@ -34,7 +34,7 @@ from support.parquet import go_parquet
 from tandem.delta.datafiles.reader import TableFormat
 from tandem.delta.datafiles.rowgroups import edited, joined
 from tandem.delta.datafiles.rowgroups.edited import EditedFile
-from tandem.delta.datafiles.rowgroups.fitness import Unfit
+from tandem.delta.datafiles.rowgroups.schema import Unfit
 from tandem.delta.schema import COLUMN_ID, PHYSICAL_NAME, Field, PrimitiveType, StructType, parse
 from tandem.errors import CorruptDeletionVector, CountMismatch, DataFileMissing, StorageError
 from tandem.storage import Store, open_store

@@ -14,15 +14,18 @@ from hypothesis import strategies as st
 
 from rowgroups.writers import WRITERS, footer_of, pyarrow, rows
 from tandem.delta.datafiles import thrift
-from tandem.delta.datafiles.rowgroups import field_numbers as n
 from tandem.delta.datafiles.rowgroups import footer as footers
-from tandem.delta.datafiles.rowgroups.footer import FileFooter, FooterInvalid, parse, read_footer
-from tandem.delta.datafiles.rowgroups.moved import (
+from tandem.delta.datafiles.rowgroups import footer as n
+from tandem.delta.datafiles.rowgroups.footer import (
+    FileFooter,
+    FooterInvalid,
     Placed,
     footer_bytes,
     group_at,
     list_bytes,
     offset_index_at,
+    parse,
+    read_footer,
 )
 from tandem.delta.datafiles.thrift import EncodedField, struct_bytes
 

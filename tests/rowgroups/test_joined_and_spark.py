@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from rowgroups.joining import joined
 from rowgroups.writers import WRITERS, demands, footer_of, rows
-from tandem.delta.datafiles.rowgroups import fitness
-from tandem.delta.datafiles.rowgroups.fitness import unfit
+from tandem.delta.datafiles.rowgroups import schema
+from tandem.delta.datafiles.rowgroups.schema import unfit
 
 VECTORISED = "spark.sql.parquet.enableVectorizedReader"
 TIMES = "spark.sql.parquet.outputTimestampType"
@@ -20,7 +20,7 @@ TIMES = "spark.sql.parquet.outputTimestampType"
 
 @pytest.fixture(autouse=True)
 def _small_row_groups_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fitness, "GROUP_ROWS", 1)
+    monkeypatch.setattr(schema, "GROUP_ROWS", 1)
 
 
 @pytest.fixture(name="session")

@@ -26,7 +26,8 @@ from tandem.errors import StorageError
 from tandem.spark.jobs.rewrite import bins, copied
 from tandem.spec.status import Phase
 from tandem.storage import open_store
-from tandem.storage.s3 import parts, upload
+from tandem.storage.s3 import upload
+from tandem.storage.s3 import upload as parts
 from tandem.storage.s3.client import client_of
 
 ROWS = 70_000

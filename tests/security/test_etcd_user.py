@@ -21,7 +21,7 @@ from support.lock_requests import LONG_S, TABLE, get, owner, request
 from tandem.errors import InvalidSpec, LocksUnavailable
 from tandem.locks.etcd.store import EtcdLocks
 from tandem.locks.etcd.users import PrefixOwner
-from tandem.locks.model import CommitLease, EntryState, Granted, Mode, Waiting
+from tandem.locks.rules import CommitLease, EntryState, Granted, Mode, Waiting
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_two_may_run_it_at_once(etcd: Locked) -> None:
 
 
 def _ensure(etcd: Locked, user: str, prefix: str) -> int:
-    from tandem.locks.etcd.connection import EtcdAccess
+    from tandem.locks.etcd.client import EtcdAccess
     from tandem.locks.etcd.users import ensure
 
     access = EtcdAccess(

@@ -10,8 +10,7 @@ from simulator import rows
 from simulator.world import LOCATION, World
 from support.lake.faults import Call, Fault, ProcessDied, strike
 from tandem.operations.execute import ExecutionOptions, open_session
-from tandem.operations.machine.effects import Effect
-from tandem.operations.machine.events import Ending, Event
+from tandem.operations.machine.events import Effect, Ending, Event
 from tandem.operations.model import Table
 from tandem.operations.ports import Ports
 from tandem.operations.registry import table_of

@@ -29,7 +29,7 @@ from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.names import commit_path
 from tandem.errors import ObjectNotFound, Reason
 from tandem.mergelog.state.log_table import LOG_FOLDER
-from tandem.mergelog.state.model import BASE
+from tandem.mergelog.state.versions import BASE
 from tandem.operations.attempt import paths
 from tandem.reconcile.classify import classify
 from tandem.reconcile.model import ChangeKind

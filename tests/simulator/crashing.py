@@ -18,9 +18,8 @@ from support.cases import OTHERS, PLAIN, REWRITES
 from support.lake.faults import Call, Fault, StrikeOnce
 from support.some import in_turn
 from tandem.errors import OutcomeUnknown, Reason
-from tandem.locks.model import WHOLE_TABLE, LockRequest, Mode
-from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import Ending, Event
+from tandem.locks.rules import WHOLE_TABLE, LockRequest, Mode
+from tandem.operations.machine.events import Effect, Ending, Event, Point
 from tandem.operations.session.options import Interceptor, passthrough
 from tandem.spec.status import Phase
 

@@ -15,9 +15,8 @@ from typing import Any
 from urllib.parse import unquote
 
 from simulator.rows import Row
-from tandem.locks.conflicts import conflict
-from tandem.locks.model import EntryState, LockEntry
-from tandem.mergelog.state.model import MERGED
+from tandem.locks.rules import EntryState, LockEntry, conflict
+from tandem.mergelog.state.versions import MERGED
 from tandem.spec.common import OPERATIONS, Mode
 from tandem.timeline.names import HIGH_WATER_APP, foreign_name, parse_name
 from tandem.timeline.segments import TAG_SEQUENCE

@@ -61,8 +61,8 @@ from tandem.rowmap.rowmap import RowMapBuilder, RowMapIdentity
 from tandem.spark.jobs.edits import edit_round, maker_of
 from tandem.spark.runtime.control import Control, translate
 from tandem.spark.runtime.row_files import MATCHES
+from tandem.storage.rooted import Subfolder
 from tandem.storage.store import Store
-from tandem.storage.subfolder import Subfolder
 
 INGEST_ROWS = 6
 

@@ -9,7 +9,7 @@ from simulator.crashing import Beside, crash, passages, restart_passages
 from simulator.single import BATCHES
 from simulator.test_batches import batch_commits
 from support.lake.faults import Fault
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 
 
 @pytest.mark.parametrize("fault", Fault)

@@ -20,7 +20,7 @@ from simulator.crashing import (
 from simulator.two_drivers import Pair, steps_of
 from simulator.zombies import KINDS, Takeover, job_resumes, job_steps, operator_resumes
 from support.lake.faults import Fault
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 
 DEATHS = (Fault.DIE_BEFORE, Fault.DIE_AFTER)
 RESTART_ONLY = (

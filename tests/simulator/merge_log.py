@@ -32,7 +32,7 @@ from tandem.mergelog.state.log_table import (
     settings_of,
     state_of,
 )
-from tandem.mergelog.state.model import MERGED, WRITER, block_of, in_order
+from tandem.mergelog.state.versions import MERGED, WRITER, block_of, in_order
 from tandem.mergelog.view import MergedView
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import sys
 from enum import StrEnum
 
 from simulator.crashing import ALL_KINDS, Beside, passages, restart_passages
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 
 BEGIN, END = "<!-- points: simulator.points -->\n", "<!-- end of points -->\n"
 DEATHS = ((Point.START_JOB, 1), (Point.READ_RESULT, 1), (Point.PUT_COMMIT, 1))

@@ -11,8 +11,7 @@ from simulator.foreign import SPARK, live_rows
 from simulator.foreign_table import NO_CHANGE
 from simulator.single import SERIALIZABLE, Single
 from simulator.two_drivers import Pair
-from tandem.operations.machine.effects import Point
-from tandem.operations.machine.events import Ending
+from tandem.operations.machine.events import Ending, Point
 from tandem.operations.session.session import Session
 
 each_kind = pytest.mark.parametrize(

@@ -17,10 +17,8 @@ from support.cases import APPENDS, JOBLESS, ON_LOG
 from support.lake.faults import Call, ProcessDied
 from tandem.operations.attempt import paths
 from tandem.operations.execute import ExecutionOptions, open_session
-from tandem.operations.kinds.batches.record import load
-from tandem.operations.kinds.batches.resource import batch_resource
-from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import Ending, Event
+from tandem.operations.kinds.batches import batch_resource, load
+from tandem.operations.machine.events import Effect, Ending, Event, Point
 from tandem.operations.model import Table
 from tandem.operations.registry import table_of
 from tandem.operations.rounds.port import NoSmallRounds

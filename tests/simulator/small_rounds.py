@@ -10,7 +10,7 @@ from simulator.jobs import SimulatedJobs
 from tandem.jobs.formats import InputFile, StatementJob
 from tandem.operations.model import Work
 from tandem.operations.rounds.port import SmallRoundResult
-from tandem.reconcile.merge_sources import Sources
+from tandem.reconcile.matches import Sources
 
 
 @dataclass

@@ -20,13 +20,11 @@ from simulator.single import BATCH_COUNT, BATCHES, Single
 from support.lake.faults import Fault, StrikeOnce
 from support.lock_requests import asked
 from tandem.errors import Reason
-from tandem.locks.model import WHOLE_TABLE, Mode
+from tandem.locks.rules import WHOLE_TABLE, Mode
 from tandem.operations.attempt import paths
 from tandem.operations.attempt.records import encode
-from tandem.operations.kinds.batches.record import BatchOfBins, BinOfBatch, fixed
-from tandem.operations.kinds.batches.resource import batch_resource
-from tandem.operations.machine.effects import Point
-from tandem.operations.machine.events import StopRequest
+from tandem.operations.kinds.batches import BatchOfBins, BinOfBatch, batch_resource, fixed
+from tandem.operations.machine.events import Point, StopRequest
 from tandem.spec.compaction import TableCompaction
 from tandem.spec.status import Phase
 

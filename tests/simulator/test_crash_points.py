@@ -23,8 +23,7 @@ from support.cases import APPENDS, JOBLESS, OTHERS, PLAIN
 from support.lake.faults import Call, Fault, StrikeOnce
 from support.some import in_turn
 from tandem.errors import Reason
-from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import Event
+from tandem.operations.machine.events import Effect, Event, Point
 from tandem.operations.session.options import Interceptor, passthrough
 from tandem.spec.status import Phase
 

@@ -29,8 +29,7 @@ from support.some import in_turn
 from tandem.delta.actions import Commit
 from tandem.errors import Reason
 from tandem.operations.attempt import paths
-from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import Event
+from tandem.operations.machine.events import Effect, Event, Point
 from tandem.operations.session.session import Session
 from tandem.reconcile.classify import classify
 from tandem.reconcile.model import ChangeKind

@@ -20,8 +20,7 @@ from tandem.errors import Reason
 from tandem.operations.attempt import paths
 from tandem.operations.clean.clean import clean
 from tandem.operations.clean.facts import CleaningDependencies
-from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import Event, StopRequest
+from tandem.operations.machine.events import Effect, Event, Point, StopRequest
 from tandem.operations.session.session import Session
 from tandem.planning.cleaning import DAY_MS, CleaningRules
 

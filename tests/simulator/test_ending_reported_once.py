@@ -18,8 +18,7 @@ from tandem.errors import CorruptLog, Reason
 from tandem.operations.attempt import paths
 from tandem.operations.clean.clean import clean
 from tandem.operations.clean.facts import CleaningDependencies
-from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import Ending, Event, StopRequest
+from tandem.operations.machine.events import Effect, Ending, Event, Point, StopRequest
 from tandem.planning.cleaning import DAY_MS, CleaningRules
 
 # A deadline, before anything was claimed

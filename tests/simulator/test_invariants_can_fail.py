@@ -19,9 +19,9 @@ from simulator.single import OFF, Single
 from tandem.delta import dv
 from tandem.delta.datafiles.rowgroups.edited import EditedFile
 from tandem.jobs.formats import InputFile, RewriteJob
-from tandem.locks.model import EntryState, LockEntry, LockRequest, Mode, named
+from tandem.locks.rules import EntryState, LockEntry, LockRequest, Mode, named
 from tandem.operations.attempt import paths
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 from tandem.rowmap import binary_format
 from tandem.rowmap.rowmap import RowMap, RowMapBuilder, RowMapIdentity
 from tandem.spark.jobs.edits import EditMaker, WantedEdit

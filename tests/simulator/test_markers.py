@@ -23,8 +23,7 @@ from simulator.zombies import MOST_JOB_STEPS
 from support.cases import PLAIN
 from support.lake.faults import Fault, StrikeOnce
 from tandem.errors import Reason
-from tandem.operations.machine.effects import Point
-from tandem.operations.machine.events import Ending, StopRequest
+from tandem.operations.machine.events import Ending, Point, StopRequest
 from tandem.operations.session.commit_actions import TxnMarkers
 from tandem.operations.session.session import Session
 from tandem.spec.status import Phase

@@ -10,7 +10,7 @@ from simulator.crashing import ALL_KINDS, ROUNDS
 from simulator.points import BEGIN, END, When, table, when
 from support.crash import killed
 from support.crash.zombies import stops
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 
 PAGE = Path(__file__).resolve().parent / "points.md"
 

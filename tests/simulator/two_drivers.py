@@ -7,7 +7,7 @@ from functools import cache
 
 from simulator.single import BATCHES, EDITING, MOST_STEPS, Single
 from tandem.errors import Reason
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 from tandem.operations.session.session import Session
 
 

@@ -23,7 +23,7 @@ from tandem.delta import dv
 from tandem.delta.actions import AddFile, CommitInfo, Metadata, Protocol
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.protocol import writes_deletion_vectors
-from tandem.locks.memory import InProcessLocks
+from tandem.locks.store import InProcessLocks
 from tandem.operations.ports import LocalClaims, Ports, ProcessId
 
 LOCATION = "file:///simulated"

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tandem.spark.jobs.rewrite.blocks import RowBlock
+from tandem.spark.jobs.rewrite.exchange import RowBlock
 
 
 class LocalExchange:

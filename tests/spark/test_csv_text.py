@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from support.lake.memory_store import MemoryStore
 from tandem.spark.sources.text import lines
-from tandem.spark.sources.text.csv import CsvParser, part_effect
-from tandem.spark.sources.text.csv_dialect import CsvProblem, Dialect, Row
+from tandem.spark.sources.text.csv import CsvParser, CsvProblem, Dialect, Row, part_effect
 from tandem.spark.sources.text.lines import PartStart, TextFile, read_text
 
 RFC = Dialect()

@@ -27,8 +27,8 @@ from tandem.jobs.formats import (
 )
 from tandem.jobs.results import JobResult
 from tandem.jobs.runner import SMALL_BYTES, JobPhase, JobRequest, JobStatus
-from tandem.locks.memory import InProcessLocks
-from tandem.operations.machine.effects import Point
+from tandem.locks.store import InProcessLocks
+from tandem.operations.machine.events import Point
 from tandem.operations.ports import Ports
 from tandem.spark.jobs import arrow_tasks
 from tandem.spark.jobs.rewrite.bins import MEMORY

@@ -22,10 +22,11 @@ from spark.sorted_tables import FILES, ROWS, a_job, content, rows, some_dead
 from support.sort_order import sort_key
 from tandem.errors import CountMismatch, ManifestInvalid
 from tandem.jobs.results import SidecarRef
-from tandem.spark.jobs.rewrite import blocks, codes, large_bins
+from tandem.spark.jobs.rewrite import codes, large_bins
+from tandem.spark.jobs.rewrite import exchange as blocks
 from tandem.spark.jobs.rewrite.bins import MEMORY, BinResult
-from tandem.spark.jobs.rewrite.blocks import BlockFile, KeptBlock, RowBlock, sized
-from tandem.spark.jobs.rewrite.cuts import PLACE, Sample, Sampled, bounds_of, ranges_of
+from tandem.spark.jobs.rewrite.codes import PLACE, Sample, Sampled, bounds_of, ranges_of
+from tandem.spark.jobs.rewrite.exchange import BlockFile, KeptBlock, RowBlock, sized
 from tandem.spark.jobs.rewrite.large_bins import LargeSort, sort_large
 from tandem.spark.jobs.rewrite.sorted_bins import sort_bin
 from tandem.spark.runtime.control import Control

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.lake.memory_store import MemoryStore
-from tandem.delta.values import partition_texts
+from tandem.delta.partitions import partition_texts
 from tandem.jobs.formats import JobTable
 from tandem.spark.runtime.row_files import INPUT, POSITION, LoggedPartitionValue, RowFiles, RowsWork
 

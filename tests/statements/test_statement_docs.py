@@ -9,7 +9,7 @@ import pytest
 
 from support.statements.rows import SCHEMA
 from tandem.errors import InvalidStatement
-from tandem.statements import SPARK_SESSION_CONF, dialect, parse_expression
+from tandem.statements import SPARK_SESSION_CONF, coercion, parse_expression
 from tandem.statements.parsing.functions import ALIASES, FUNCTIONS, KINDS
 from tandem.statements.types import CAST_NAMES
 
@@ -46,8 +46,8 @@ def test_the_page_lists_types_limits_and_settings() -> None:
         assert f"`{name}`" in PAGE
     for key, value in SPARK_SESSION_CONF.items():
         assert f"`{key}={value}`" in PAGE
-    for limit in (dialect.MAX_TEXT, dialect.MAX_NODES, dialect.MAX_NESTING, dialect.MAX_DEPTH,
-                  dialect.MAX_IN_LIST, dialect.MAX_STRING, dialect.MAX_PATTERN):  # fmt: skip
+    for limit in (coercion.MAX_TEXT, coercion.MAX_NODES, coercion.MAX_NESTING, coercion.MAX_DEPTH,
+                  coercion.MAX_IN_LIST, coercion.MAX_STRING, coercion.MAX_PATTERN):  # fmt: skip
         assert f"{limit:,}" in PAGE
 
 

@@ -10,8 +10,15 @@ import obstore
 import pytest
 
 from tandem.errors import InvalidSpec
-from tandem.storage.known_options import OptionKind, is_of_client, known, of_the_process, variables
-from tandem.storage.options import option_name, settings
+from tandem.storage.options import (
+    OptionKind,
+    is_of_client,
+    known,
+    of_the_process,
+    option_name,
+    settings,
+    variables,
+)
 from tandem.storage.remote import RemoteStore
 
 REMOTE = ("s3", "gs", "abfss")

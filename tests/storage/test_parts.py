@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.storage.s3 import parts
-from tandem.storage.s3.parts import PartCutter, SourceRange, UploadPart
+from tandem.storage.s3 import upload as parts
+from tandem.storage.s3.upload import PartCutter, SourceRange, UploadPart
 
 OBJECTS = {key: random.Random(key).randbytes(400) for key in "abc"}
 LEAST, MOST = 10, 32

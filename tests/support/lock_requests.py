@@ -8,15 +8,8 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import replace
 
 from tandem.intervals import IntervalSet, TimeInterval
-from tandem.locks.model import (
-    WHOLE_TABLE,
-    Granted,
-    LockRequest,
-    LockResources,
-    Mode,
-    named,
-)
-from tandem.locks.port import LockStore
+from tandem.locks.rules import WHOLE_TABLE, Granted, LockRequest, LockResources, Mode, named
+from tandem.locks.store import LockStore
 
 TABLE = "file:///table"
 LONG_S = 100.0

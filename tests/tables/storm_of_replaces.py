@@ -25,11 +25,10 @@ from support.lake.lake import Process, reason
 from support.lake.timed import DAYS, SCHEMA, Hours, TimedLake, interval, join, moment
 from support.lake.timed import table as rows_of
 from tandem.errors import OutcomeUnknown, StorageError
-from tandem.locks.memory import InProcessLocks
+from tandem.locks.store import InProcessLocks
 from tandem.operations.attempt import cutoffs
 from tandem.operations.clean.clean import clean
-from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import Event
+from tandem.operations.machine.events import Effect, Event, Point
 from tandem.operations.ports import LocalClaims
 from tandem.operations.session.options import Interceptor
 from tandem.planning.cleaning import DAY_MS, CleaningRules

@@ -20,7 +20,7 @@ from tandem.operations.tables.auto_compaction import (
 )
 from tandem.planning.auto.child_compactions import ChildCompaction
 from tandem.planning.auto.decide import decide
-from tandem.planning.auto.model import AutoCompactionDecision
+from tandem.planning.auto.facts import AutoCompactionDecision
 from tandem.spec.resources import LakeTable
 
 FIRST, SECOND, THIRD = (hours(day(n), first=100 * n) for n in (1, 2, 3))

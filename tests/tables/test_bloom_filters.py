@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from support.lake.lake import DELETION_VECTORS, Lake
 from support.lake.rewritten import rewrite
 from tandem.index import Query, TableIndex
-from tandem.index.facts.packed import FOLDER, unpack
+from tandem.index.facts.files import FOLDER, unpack
 from tandem.spec.resources import Operation
 from tandem.spec.status import Phase
 from tandem.storage import open_store

@@ -14,8 +14,7 @@ from support.lake.rows import plus
 from tandem.delta import dv
 from tandem.errors import StorageError
 from tandem.operations.clean.clean import CleaningOptions, clean, rules_for
-from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import Event
+from tandem.operations.machine.events import Effect, Event, Point
 from tandem.planning.cleaning import DAY_MS, CleaningRules
 from tandem.spec.status import Phase
 from tandem.spec.table import Retention

@@ -10,7 +10,7 @@ import pytest
 
 from support.lake.lake import Lake, Lakes, batch, loads, reconciled, result
 from support.lake.rows import Rows, k_is, plus
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 from tandem.timeline.lineage import format_lineage
 
 FOUR = loads(range(4))

@@ -26,16 +26,16 @@ from support.lake.timed import (
 )
 from tables.replaced import ALIGNED, DAY_2, S1, SR, made
 from tandem.intervals import TimeInterval
-from tandem.locks.memory import InProcessLocks
-from tandem.operations.machine.effects import Point
+from tandem.locks.store import InProcessLocks
+from tandem.operations.machine.events import Point
 from tandem.spark.runtime import row_files
 from tandem.spec.fields import Granularity
 from tandem.spec.resources import Operation
 from tandem.spec.status import OperationStatus, Phase
 from tandem.timeline.chunks import parse_chunk
-from tandem.timeline.root_tags import TAG_ROOT
+from tandem.timeline.lineage import TAG_ROOT
+from tandem.timeline.masks import TAG_MASKED, parse_masked
 from tandem.timeline.segments import TAG_SEGMENT
-from tandem.timeline.working_set.masks import TAG_MASKED, parse_masked
 
 
 def alone(table: TimedLake, operation: Operation, at: Point = Point.RECONCILE) -> Held:

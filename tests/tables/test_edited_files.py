@@ -31,7 +31,7 @@ from support.some import few
 from support.values.readers import live_files
 from tandem.delta.datafiles.reader import DataFileReader
 from tandem.delta.scan import scan, table_format
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 from tandem.spec.resources import Operation
 from tandem.spec.status import OperationStatus, Phase
 

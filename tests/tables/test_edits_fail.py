@@ -14,8 +14,7 @@ from support.lake.lake import Process, loads, reconciled, result
 from support.lake.plain import Case, Hits, assert_edited_out, edited, figures, plain, updates
 from support.lake.rewritten import replace_all
 from support.lake.rows import id_in, join, k_is, plus, without
-from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import Event
+from tandem.operations.machine.events import Effect, Event, Point
 from tandem.spec.status import Phase
 
 FOUR = loads(range(4))

@@ -18,11 +18,10 @@ from support.lake.held import Held
 from support.lake.lake import reason, result
 from support.lake.timed import DAYS, SCHEMA, Hours, TimedLake, day, hours, join
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
-from tandem.locks.memory import InProcessLocks
-from tandem.locks.model import WHOLE_TABLE, LockRequest, Mode, Waiting
+from tandem.locks.rules import WHOLE_TABLE, LockRequest, Mode, Waiting
+from tandem.locks.store import InProcessLocks
 from tandem.operations.execute import ExecutionOptions, finish, open_session
-from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import Event
+from tandem.operations.machine.events import Effect, Event, Point
 from tandem.operations.ports import Ports, SystemClock
 from tandem.operations.session.options import passthrough
 from tandem.spec.resources import Operation

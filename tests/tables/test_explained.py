@@ -14,8 +14,7 @@ from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
 from support.lake.lake import batch, reason, reconciled, result
 from tandem.cli.app import app
-from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import Event
+from tandem.operations.machine.events import Effect, Event, Point
 from tandem.spec.status import OperationStatus, Phase
 
 MS = re.compile(r"(less than 1|\d+) ms")

@@ -20,7 +20,7 @@ from support.lake.lake import batch
 from support.lake.rows import Rows
 from tandem.operations.clean.clean import clean
 from tandem.planning.cleaning import CleaningRules
-from tandem.timeline.root_tags import TAG_GROUP, TAG_MINOR, TAG_ROOT
+from tandem.timeline.lineage import TAG_GROUP, TAG_MINOR, TAG_ROOT
 
 ROOT = Path(follow.__file__).parents[1]
 BY_V = {"strategy": "Sort", "columns": ["v"]}

@@ -22,7 +22,7 @@ from support.lake import rows as model
 from support.lake.lake import Lake, Lakes, loads
 from support.lake.rows import Rows, id_in, join, k_is, plus, rows, without
 from tandem.delta import dv
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 
 FOUR = loads(range(4))
 ONE = rows([77])

@@ -14,7 +14,7 @@ from support.jobs.runners import dies_after_its_work, dies_before_its_work
 from support.lake.held import Held
 from support.lake.lake import Lake, Lakes, batch, loads
 from support.lake.rows import Rows, join
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 from tandem.spec.resources import Operation
 from tandem.spec.status import Phase
 

@@ -22,8 +22,7 @@ from support.lake.rewritten import replace_all, rewrite
 from support.lake.rows import Rows, join, k_is, plus
 from support.some import some
 from tandem.errors import AccessDenied, OutcomeUnknown
-from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import Event
+from tandem.operations.machine.events import Effect, Event, Point
 from tandem.operations.ports import Ports
 from tandem.spec.common import OPERATIONS
 from tandem.spec.resources import Operation

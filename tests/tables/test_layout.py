@@ -14,7 +14,7 @@ import pytest
 
 from support.lake.lake import Lake, Lakes, batch, loads, reason, reconciled, result
 from support.lake.rows import Rows, id_in, join, k_is, plus, without
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 from tandem.spec.resources import Operation
 from tandem.timeline.file_columns import TAG_LAYOUT
 

@@ -14,8 +14,7 @@ from support.jobs.quick_lake import QuickLake
 from support.lake.lake import batch, loads, reconciled
 from support.lake.rows import Row, Rows, id_in, join, without
 from support.some import few
-from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import Event
+from tandem.operations.machine.events import Effect, Event, Point
 from tandem.spec.status import Phase
 
 WRITERS = few(20, 60)

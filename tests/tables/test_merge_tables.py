@@ -18,7 +18,7 @@ from support.lake import rows as model
 from support.lake.held import Held
 from support.lake.lake import INSERT_ALL, Lake, Lakes, loads, reason, reconciled, result
 from support.lake.rows import Rows, id_in, join, k_is, plus, rows, without
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 from tandem.spec.resources import Operation
 from tandem.spec.status import OperationStatus, Phase, RowsAffected
 

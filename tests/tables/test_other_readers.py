@@ -23,8 +23,8 @@ from support.values.kinds import tables
 from support.values.nested import with_nested
 from support.values.operations import OPERATIONS
 from support.values.readers import live_files
-from tandem.delta.datafiles.rowgroups import fitness
-from tandem.locks.memory import InProcessLocks
+from tandem.delta.datafiles.rowgroups import schema as fitness
+from tandem.locks.store import InProcessLocks
 from tandem.operations.ports import Ports
 from tandem.spark.launch.in_process import InProcessJobs
 from tandem.spec.status import Phase

@@ -23,7 +23,7 @@ from tandem.delta import dv
 from tandem.operations.attempt import paths
 from tandem.operations.clean.clean import clean
 from tandem.operations.clean.facts import CleaningDependencies
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 from tandem.planning.cleaning import DAY_MS, CleaningRules, RemovalReason
 from tandem.spec.status import Phase
 from tandem.timeline.names import HIGH_WATER_APP

@@ -21,9 +21,9 @@ from support.jobs import quick_lake
 from support.jobs.no_spark import NoSpark
 from support.jobs.quick_lake import QuickLake
 from support.lake.lake import DELETION_VECTORS
-from tandem.delta.datafiles import names
+from tandem.delta.datafiles import writer as names
 from tandem.delta.scan import scan
-from tandem.locks.memory import InProcessLocks
+from tandem.locks.store import InProcessLocks
 from tandem.operations.ports import Ports
 from tandem.spark.launch.in_process import InProcessJobs
 from tandem.spec.resources import Operation

@@ -11,8 +11,8 @@ from support.lake import rows as model
 from support.lake.lake import Lake, Lakes, batch, loads, reason, result
 from support.lake.rows import Rows, join, k_is, plus, rows
 from tandem.errors import InvalidSpec
-from tandem.locks.model import LockRequest, Mode, segment
-from tandem.operations.machine.effects import Point
+from tandem.locks.rules import LockRequest, Mode, segment
+from tandem.operations.machine.events import Point
 from tandem.spec.status import Phase
 
 JANUARY, FEBRUARY = dt.datetime(2013, 1, 15), dt.datetime(2013, 2, 15)  # noqa: DTZ001

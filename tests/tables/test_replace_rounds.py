@@ -17,10 +17,10 @@ from support.lake.lake import DELETION_VECTORS, Lake, Lakes, result
 from support.lake.timed import TimedLake, day, hours, join, without
 from tables.replaced import DAY_2, REST, S1, SR, made
 from tandem.delta.scan import scan
-from tandem.locks.memory import InProcessLocks
+from tandem.locks.store import InProcessLocks
 from tandem.operations.execute import ExecutionOptions, open_session
 from tandem.operations.kinds.table.row_scope import ScopedRows
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 from tandem.operations.rounds.arrow import ArrowRounds
 from tandem.operations.rounds.port import NoSmallRounds, SmallRounds
 from tandem.spec.resources import Operation

@@ -16,7 +16,7 @@ from support.jobs.inline_runner import InlineRunner
 from support.lake.lake import Lakes, result
 from support.lake.timed import TimedLake, hours, interval, join, without
 from tables.replaced import DAY_2, REST, S1, SR, made
-from tandem.delta.partition_text import NULL_PARTITION
+from tandem.delta.partitions import NULL_PARTITION
 from tandem.spark.jobs.replace.source_rows import any_of
 from tandem.spec.resources import Operation
 from tandem.spec.status import Phase

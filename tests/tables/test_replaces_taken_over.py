@@ -7,9 +7,9 @@ from support.lake.lake import Lakes, reason
 from support.lake.timed import DAYS, TimedLake, day, hours
 from support.lake.timed import table as rows_of
 from tables.replaced import ALIGNED, DAY_2, MORE, REST, S1, SJ, SR, made
-from tandem.locks.memory import InProcessLocks
+from tandem.locks.store import InProcessLocks
 from tandem.operations.clean.clean import clean
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 from tandem.planning.cleaning import DAY_MS, CleaningRules
 from tandem.spec.resources import Operation
 from tandem.spec.status import Phase

@@ -15,8 +15,8 @@ from support.lake.rows import join, k_is, without
 from tandem.cli.commands.tables import segments as print_segments
 from tandem.cli.commands.tables import target
 from tandem.cli.output import Output
-from tandem.operations.machine.effects import Point
-from tandem.timeline.root_tags import TAG_GROUP, TAG_MINOR, TAG_ROOT
+from tandem.operations.machine.events import Point
+from tandem.timeline.lineage import TAG_GROUP, TAG_MINOR, TAG_ROOT
 
 FOUR = {"thresholds": [4, 3]}
 

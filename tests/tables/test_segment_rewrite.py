@@ -30,7 +30,7 @@ from support.lake.rows import id_in, join, k_is, without
 from support.lake.vectors import encode_inline
 from tandem.delta.log.codec import encode_action
 from tandem.planning.compaction import plan_compaction
-from tandem.planning.model import CompactionRequest
+from tandem.planning.plans import CompactionRequest
 from tandem.spec.compaction import CompactionType
 from tandem.spec.status import Phase
 from tandem.timeline.segments import TAG_ROW_MAP, Segment

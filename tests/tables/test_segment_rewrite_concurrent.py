@@ -24,7 +24,7 @@ from support.lake.rewritten import (
     segment,
 )
 from support.lake.rows import id_in, k_is, plus, without
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 from tandem.spec.status import Phase
 
 

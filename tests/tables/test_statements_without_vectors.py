@@ -42,7 +42,7 @@ from tandem.cli.history.model import entries
 from tandem.cli.history.phrases import rows
 from tandem.delta.actions import Commit
 from tandem.delta.log.commit import commit_info, remove_of
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 from tandem.operations.session import carry_out
 from tandem.spec.resources import Operation
 from tandem.spec.status import Phase

@@ -29,8 +29,7 @@ from support.some import few
 from support.waiting import await_that
 from tables.storm_model import OurUpdate, StormModel
 from tandem.delta.scan import scan
-from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import Event
+from tandem.operations.machine.events import Effect, Event, Point
 from tandem.spec.resources import Operation
 from tandem.spec.status import OperationStatus, Phase
 

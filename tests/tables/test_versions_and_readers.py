@@ -30,8 +30,7 @@ from support.lake.vectors import encode_inline
 from tandem.delta.log.codec import encode_action
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.replay import EMPTY, fold
-from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import Event
+from tandem.operations.machine.events import Effect, Event, Point
 from tandem.spec.status import Phase
 from tandem.storage import open_store
 

@@ -30,10 +30,10 @@ from support.lake.plain import (
 from support.lake.rewritten import RECOMPRESS, rewrite
 from support.lake.rows import id_in, k_is, plus, without
 from tandem.operations.kinds import rewrite as rule
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 from tandem.spec.resources import Operation
 from tandem.spec.status import Phase
-from tandem.timeline.root_tags import TAG_GROUP
+from tandem.timeline.lineage import TAG_GROUP
 
 FOUR = loads(range(4))
 

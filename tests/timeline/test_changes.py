@@ -23,7 +23,8 @@ from tandem.intervals import IntervalSet, TimeInterval
 from tandem.spec.table import Granularity
 from tandem.storage.local import LocalStore
 from tandem.timeline.chunks import TimeColumn
-from tandem.timeline.working_set.changes import (
+from tandem.timeline.masks import TAG_MASKED, format_masked, parse_masked
+from tandem.timeline.working_set import (
     ChangeSet,
     LiveFile,
     Mask,
@@ -36,7 +37,6 @@ from tandem.timeline.working_set.changes import (
     live_files,
     replay,
 )
-from tandem.timeline.working_set.masks import TAG_MASKED, format_masked, parse_masked
 
 DAY = IntervalSet([TimeInterval(0, 24)])
 FILE = LiveFile(DAY)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.intervals import ALWAYS, IntervalSet, TimeInterval
-from tandem.timeline.working_set import index as index_
-from tandem.timeline.working_set.index import Piece, TimelineIndex
+from tandem.timeline import working_set as index_
+from tandem.timeline.working_set import Piece, TimelineIndex
 
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 YEAR = 366 * DAY

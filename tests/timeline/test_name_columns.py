@@ -7,8 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.timeline.name_columns import foreign_names, levels_of, name_files
-from tandem.timeline.names import foreign_name, parse_name
+from tandem.timeline.names import foreign_name, foreign_names, levels_of, name_files, parse_name
 
 TAGS = (
     st.none() | st.text(max_size=8) | st.from_regex(r"\A(f-[0-9a-f]{12}|\d{1,3}(\.\d{1,2})?)\n?\Z")

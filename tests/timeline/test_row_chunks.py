@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tandem.intervals import IntervalSet, TimeInterval
 from tandem.spec.fields import Granularity
 from tandem.timeline.chunks import chunk_of
-from tandem.timeline.row_chunks import NO_CHUNK, chunk_starts, rows_within
+from tandem.timeline.file_columns import NO_CHUNK, chunk_starts, rows_within
 
 MOMENTS = st.datetimes(timezones=st.just(dt.UTC)).filter(lambda at: 1 < at.year < 9999)
 SHORTER = [granularity for granularity in Granularity if granularity is not Granularity.ALL]

@@ -18,7 +18,7 @@ from kube.ledger import Ledger
 from support.cluster.api_server import Cluster, own_cluster
 from support.cluster.operator_process import REPOSITORY, Blow, Child, ProcessStarter, starter
 from support.jobs import quick_lake
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 
 STRIKES = (
     Blow(Point.PERSIST_PLAN, after=True),

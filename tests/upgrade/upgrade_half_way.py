@@ -13,7 +13,7 @@ import pytest
 from support.cases import CASES, JOBLESS
 from support.crash.crash_table import FIRST, CrashTable, expected
 from support.crash.processes import End, ProcessStarter, Strike
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 
 Tables = Callable[[], CrashTable]
 

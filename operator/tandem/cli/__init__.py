@@ -22,5 +22,4 @@ inside the functions that need them, so that `tandem --help` starts quickly.
     scan_output      formats of `scan`
     resource_filter  `--only`
     source_check     checks sources before a run
-    spec_summary     a spec in a few words
 """

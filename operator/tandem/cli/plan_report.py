@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tandem.cli import output, spec_summary
+from tandem.cli import output
 from tandem.cli.report import RepeatCommands, file_count, message_of, shortened_names
 from tandem.errors import Reason
 from tandem.jobs.runner import SMALL_BYTES
 from tandem.spec import AnyResource, OperationStatus, ResourceOutcome, TableStatus
+from tandem.spec.common import OPERATIONS
 from tandem.spec.compaction import CompactionType, LayoutStrategy, TableCompaction
 from tandem.spec.status import ENDED, PLANNED_ONLY, Phase, Plan
 from tandem.spec.update import SourceFormat, TableUpdate
@@ -21,6 +22,41 @@ from tandem.text import human_bytes
 
 if TYPE_CHECKING:
     from rich.console import Group
+
+
+# A short description of a resource's spec, without its table, for a plan. Pure.
+#
+# Made from the spec as typed, or as the API server has it: `tandem plan` and `kubectl tandem plan`
+# print the same.
+
+
+_CLAUSE = re.compile(r"'(?:[^'\\]|\\.|'')*'|`(?:[^`]|``)*`| (?=WHEN (?:NOT )?MATCHED)", re.DOTALL)
+
+
+def lines_of(kind: str, spec: Mapping[str, Any], *, source_now: str = "") -> list[tuple[str, str]]:
+    """Names and values: what the kind prints of its spec, and the source. `source_now` is a
+    summary of the source as it is now, "" if there is none."""
+    model = OPERATIONS[kind]
+    _, source = model.source_in(spec)
+    if not source:
+        return model.plan_lines(spec)
+    now = f"; {source_now}" if source_now else ""
+    return [*model.plan_lines(spec), ("source", f"{_source(source)}{now}")]
+
+
+def clause_by_clause(statement: str) -> str:
+    """A canonical statement with every clause of a merge on a line of its own."""
+    return _CLAUSE.sub(lambda found: "\n" if found[0] == " " else found[0], statement)
+
+
+def _source(source: Mapping[str, Any]) -> str:
+    summary = f"{source.get('format')} {source.get('location')}"
+    if source.get("format") != "Delta":
+        return summary
+    version = source.get("version")
+    which = f"version {version}" if version is not None else "its latest version"
+    return f"{summary}, {which}"
+
 
 SourceSummaries = Mapping[str, str]
 """The summary of a resource's source, by the resource's id."""
@@ -93,7 +129,7 @@ def _lines(outcome: ResourceOutcome, sources: SourceSummaries) -> list[tuple[str
         return _of_table(status)
     if status.plan is None and status.phase is Phase.FAILED:
         return []
-    lines = spec_summary.lines_of(
+    lines = lines_of(
         resource.kind_name, resource.manifest()["spec"], source_now=sources.get(resource.id, "")
     )
     if status.plan is None:
@@ -110,7 +146,7 @@ def _lines(outcome: ResourceOutcome, sources: SourceSummaries) -> list[tuple[str
     if len(steps) == 1:
         steps = ()  # `segments` says the same
     return [
-        ("statement", spec_summary.clause_by_clause(plan.statement or "")),
+        ("statement", clause_by_clause(plan.statement or "")),
         *lines,
         ("first", plan.first or ""),
         ("reads", f"version {plan.read_version}: {file_count(plan.inputs)}, "

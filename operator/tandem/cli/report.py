@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tandem.cli.errors import Exit, pasteable, with_location
 from tandem.cli.output import blocks, natural_width, table_of
-from tandem.operations.report.sentences import left_by_replace
+from tandem.operations.report.explain import left_by_replace
 from tandem.remedies import remedy_here
 from tandem.spec import AnyResource, LakeTable, ResourceOutcome, ResourceStatus, TableStatus
 from tandem.spec.status import Phase

@@ -11,11 +11,8 @@ Implements the Delta protocol. Does not depend on Tandem's operations, locks or 
     properties      table properties that ask for maintenance
     scan            the rows of a table at a version, as Arrow
     stats           statistics of files, read in columns
-    values          Python values as the protocol's texts
-    partition_text  partition values as Arrow scalars
     partitions      rows by partition, and the values that a partition column cannot hold
     char_types      CHAR(n) and VARCHAR(n)
     calendar        dates outside of the years 1 to 9999
     dv              deletion vectors: load, merge, store
-    dv_format       the bytes of a deletion vector
 """

@@ -1,21 +1,215 @@
-"""Rows by partition: the texts of their partition values, and the values that have no such text.
-
-No I/O.
+"""Partition values: the log's texts as typed Arrow scalars and back (protocol, "Partition Value
+Serialization"), values in statistics, and rows by partition.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import math
+import re
 from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tandem.delta.calendar import days_of, python_values
-from tandem.delta.values import partition_texts
+from tandem.delta.calendar import date_text, days_of, python_values
+from tandem.delta.schema import DataType, PrimitiveType, to_arrow_type
 from tandem.distinct import IntArray, number_rows
+from tandem.errors import CorruptLog
+
+# Converts the log's texts of partition values to typed Arrow scalars (protocol, "Partition Value
+# Serialization"). The other direction is `tandem.delta.partitions.partition_texts`. No I/O.
+
+
+NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
+"""How Hive and Spark name the partition of NULL, in folders and in statements."""
+_MOMENT = re.compile(
+    r"([+-]?\d{4,6}-\d\d-\d\d)"
+    r"(?:[ T](\d\d):(\d\d)(?::(\d\d)(?:\.(\d+))?)?(Z|[+-]\d\d:?\d\d)?)?"
+)
+_INTEGERS = {"byte", "short", "integer", "long"}
+_FLOATS = {"float", "double"}
+
+
+def to_scalar(text: str | None, type_: DataType, *, resource: str = "", column: str = "") -> Any:
+    """The typed `pa.Scalar` of a logged partition value; null for None, and for "" if that is not
+    a value of the type. (By the protocol "" is null for texts and bytes, too; Spark and deltalake
+    read it as the empty value.)
+
+    Raises: CorruptLog if the text is not a value of that type.
+    """
+    arrow = to_arrow_type(type_)
+    if text is None or (
+        text == "" and not (pa.types.is_string(arrow) or pa.types.is_binary(arrow))
+    ):
+        return pa.scalar(None, arrow)
+    try:
+        value = _value(text, type_)
+        return value.cast(arrow) if isinstance(value, pa.Scalar) else pa.scalar(value, arrow)
+    except (ValueError, InvalidOperation, OverflowError, pa.ArrowInvalid) as error:
+        raise CorruptLog(
+            "a partition value cannot be read",
+            resource=resource,
+            field=f"add.partitionValues.{column}",
+            found=text[:100],
+            expected=f"a value of type {getattr(type_, 'name', type_)}",
+            remedy="Restore the table to a version before this file was added",
+        ) from error
+
+
+def _value(text: str, type_: DataType) -> Any:
+    if not isinstance(type_, PrimitiveType):
+        raise ValueError("a table cannot be partitioned by a nested column")
+    name = type_.name
+    is_number = name in _INTEGERS or name in _FLOATS or type_.decimal is not None
+    if is_number and ("_" in text or not text.isascii()):
+        # `1_000` and digits of other scripts are numbers to no other reader.
+        raise ValueError("digits as only Python reads them")
+    if name in _INTEGERS:
+        return int(text)
+    if type_.decimal is not None:
+        return Decimal(text)
+    match name:
+        case "string":
+            return text
+        case "float" | "double":
+            return float(text)
+        case "boolean":
+            lowered = text.lower()
+            if lowered not in ("true", "false"):
+                raise ValueError("neither true nor false")
+            return lowered == "true"
+        case "date":
+            # Some writers log a date with a time of midnight.
+            return pa.scalar(days_of(text.split(" ")[0].split("T")[0]), pa.int32())
+        case "binary":
+            # Spark and deltalake take the bytes of the text as the value, although the protocol
+            # speaks of "escaped" ones.
+            return text.encode("utf-8")
+        case "timestamp" | "timestamp_ntz":
+            return _instant(text, aware=name == "timestamp")
+        case _:
+            raise ValueError(f"no partition values of type {name}")
+
+
+def _instant(text: str, *, aware: bool) -> int:
+    """Microseconds since 1970, from both forms of the protocol: `2020-01-01 00:00:00[.ffffff]`
+    (UTC), and ISO 8601 with a zone. Digits of the fraction beyond the sixth are cut off."""
+    found = _MOMENT.fullmatch(text)
+    if found is None:
+        raise ValueError("no moment")
+    date, hour, minute, second, fraction, zone = found.groups()
+    clock = dt.time(int(hour or 0), int(minute or 0), int(second or 0))
+    seconds = (clock.hour * 60 + clock.minute) * 60 + clock.second
+    if aware and zone and zone != "Z":
+        digits = zone[1:].replace(":", "")
+        offset = (int(digits[:2]) * 60 + int(digits[2:4])) * 60
+        seconds += offset if zone[0] == "-" else -offset
+    micros = int(((fraction or "") + "000000")[:6])
+    return (days_of(date) * 86_400 + seconds) * 1_000_000 + micros
+
+
+# Converts Python values to the protocol's texts: partition values, and values in statistics.
+#
+# Source: protocol, "Partition Value Serialization" and "Per-file Statistics". No I/O.
+
+
+UTC = dt.UTC
+
+
+def partition_texts(values: Any) -> list[str | None]:
+    """The protocol's texts of partition values (an Arrow array); None for null. Empty texts and
+    bytes become null, as they do for Spark: the protocol has one spelling for both.
+
+    Raises: ValueError for bytes that are not UTF-8: the log cannot represent them.
+    """
+    type_ = values.type
+    if pa.types.is_date(type_):
+        return [None if v is None else date_text(v) for v in _numbers(values, pa.date32())]
+    if pa.types.is_timestamp(type_):
+        zoned = type_.tz is not None
+        micros = _numbers(values, pa.timestamp("us", tz=type_.tz))
+        return [None if v is None else _moment_text(v, zoned=zoned) for v in micros]
+    if pa.types.is_float32(type_):
+        # The shortest text of the value itself, not of the double that Python makes of it.
+        shortest = [None if v is None else float(str(np.float32(v))) for v in values.to_pylist()]
+        return [_text(v) for v in shortest]
+    return [_text(v) for v in values.to_pylist()]
+
+
+def _numbers(values: Any, unit: Any) -> list[int | None]:
+    number = pa.int32() if pa.types.is_date(unit) else pa.int64()
+    found: list[int | None] = values.cast(unit).cast(number).to_pylist()
+    return found
+
+
+def _text(value: Any) -> str | None:
+    match value:
+        case None | "" | b"":
+            return None
+        case bool():
+            return "true" if value else "false"
+        case bytes():
+            # What Spark writes, and what Spark and deltalake read.
+            return value.decode("utf-8")
+        case float() if not math.isfinite(value):
+            # As Java spells them, and reads them back: `nan` and `inf` fail in Trino.
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        case Decimal():
+            return format(value, "f")
+        case _:
+            return str(value)
+
+
+def _moment_text(micros: int, *, zoned: bool) -> str:
+    seconds, fraction = divmod(micros, 1_000_000)
+    days, second = divmod(seconds, 86_400)
+    minute, second = divmod(second, 60)
+    clock = f"{minute // 60:02d}:{minute % 60:02d}:{second:02d}.{fraction:06d}"
+    return f"{date_text(days)}T{clock}Z" if zoned else f"{date_text(days)} {clock}"
+
+
+def to_json_value(value: Any, digits: str = "milliseconds") -> Any:
+    """A value for `minValues`/`maxValues`: JSON's own types, text for dates and times (cut to
+    `digits`), None for values that JSON cannot represent exactly (the bound is then left out, which
+    is always allowed)."""
+    match value:
+        case bool() | int() | str() | None:
+            return value
+        case float():
+            return value if math.isfinite(value) else None
+        case dt.datetime():
+            text = value.replace(tzinfo=None) if value.tzinfo is None else _utc(value)
+            stamp = text.isoformat(timespec=digits)
+            return stamp + ("Z" if value.tzinfo is not None else "")
+        case dt.date():
+            return value.isoformat()
+        case Decimal():
+            if value == value.to_integral_value():
+                return int(value)
+            number = float(value)
+            return number if Decimal(repr(number)) == value else None
+        case _:
+            return None
+
+
+def exact_json_value(value: Any) -> Any:
+    """As `to_json_value`, with all digits of a time: for an upper bound, which must not be cut."""
+    finer = isinstance(value, dt.datetime) and value.microsecond % 1000
+    return to_json_value(value, "microseconds" if finer else "milliseconds")
+
+
+def _utc(value: dt.datetime) -> dt.datetime:
+    return value.astimezone(UTC).replace(tzinfo=None)
+
+
+# Rows by partition: the texts of their partition values, and the values that have no such text.
+#
+# No I/O.
+
 
 _FIRST_DAY: Final = days_of("-262143-01-01")
 _LAST_DAY: Final = days_of("+262142-12-31")

@@ -3,7 +3,7 @@
 A cache of what is in the log and in footers: it decides nothing, holds no lock, and losing it costs
 time, never an answer. Every answer is of exactly one version. Data pages are read by `rows` only.
 
-    statistics    package: what the log says of the rows of files
+    statistics    what the log says of the rows of files
     facts         package: statistics of row groups, and bloom filters
     base          package: the entries of a version, written down
     server        package: the index of many tables as a service
@@ -13,13 +13,8 @@ time, never an answer. Every answer is of exactly one version. Data pages are re
     entries       entries, and which of them a condition needs
     columns       one column's bounds in many entries
     answers       splits, certain numbers and bounds
-    sides         the least and greatest values of a column, exact or not
     narrowing     what narrowing files to row groups takes and gives
-    row_groups    narrows files to row groups, by facts of their footers
-    portions      an answer in ranges of paths, for many tasks
     rows          reads splits, and finishes numbers
-    verification  compares what the log says with the rows
-    holds         how long a version stays readable, and holds of readers
     assignment    which executor holds which shard
 """
 

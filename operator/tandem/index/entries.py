@@ -23,13 +23,13 @@ from tandem.delta.log.replay import FileKey
 from tandem.delta.schema import StructType
 from tandem.distinct import BoolArray, IntArray
 from tandem.index.columns import EntryColumn, PartitionColumn
-from tandem.index.statistics.held import UNKNOWN, ColumnName, HeldStatistics
+from tandem.index.statistics import UNKNOWN, ColumnName, HeldStatistics
 from tandem.pruning.bounds import ColumnBounds
 from tandem.pruning.files import FileBounds, partition_bounds
 from tandem.pruning.predicate import columns_of, may_match, must_match
 from tandem.statements.tree import Expr
 from tandem.statements.types import SqlType
-from tandem.timeline.name_columns import SegmentNames, name_files
+from tandem.timeline.names import SegmentNames, name_files
 from tandem.timeline.segments import TAG_SEGMENT
 
 ZONE = 1_024

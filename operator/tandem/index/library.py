@@ -24,14 +24,20 @@ from tandem.delta.scan import column_names
 from tandem.delta.schema import column_mapping_mode
 from tandem.errors import InvalidSpec, InvalidStatement, TableReplaced, UnsupportedFeature
 from tandem.index import answers, rows
-from tandem.index.answers import CertainBounds, CertainCount, Splits
+from tandem.index.answers import (
+    CertainBounds,
+    CertainCount,
+    Cut,
+    PathRange,
+    Portions,
+    Splits,
+    portions_of,
+)
 from tandem.index.facts.cache import FactsCache
-from tandem.index.holds import Holds
-from tandem.index.portions import Cut, PathRange, Portions, portions_of
-from tandem.index.row_groups import LocalNarrower
+from tandem.index.narrowing import LocalNarrower
 from tandem.index.rows import RowTest
 from tandem.index.table import FollowedTable
-from tandem.index.window import Head, View
+from tandem.index.window import Head, Holds, View
 from tandem.mergelog.state.log_table import MergeLog
 from tandem.statements import parse_where
 from tandem.statements.statement import referenced

@@ -33,7 +33,7 @@ from tandem.kube.runtime.kopf_internals import without_finalizer
 from tandem.kube.runtime.settings import OperatorSettings
 from tandem.spark.application.port import ApplicationBuilder
 from tandem.spec.common import GROUP, OPERATIONS, VERSION, plural
-from tandem.spec.index.server import IndexServer
+from tandem.spec.index import IndexServer
 from tandem.spec.labels import FINALIZER, MANAGED_BY
 from tandem.spec.resources import KINDS
 

@@ -40,8 +40,7 @@ from tandem.kube.runtime.restoration import ApiServerRestored, Restoration
 from tandem.kube.runtime.settings import OperatorSettings
 from tandem.kube.runtime.workers import Workers
 from tandem.kube.state_metrics import StateCollector
-from tandem.locks.memory import InProcessLocks
-from tandem.locks.port import LockStore
+from tandem.locks.store import InProcessLocks, LockStore
 from tandem.operations.model import Table
 from tandem.operations.ports import Clock, SystemClock, SystemNonces
 from tandem.operations.registry import import_kinds

@@ -3,11 +3,8 @@
 Locks make operations efficient and fair. The safety of a commit does not depend on them, but on
 put-if-absent and reconciliation. This package does not depend on Delta, jobs or Kubernetes.
 
-    model      requests, entries and modes
-    conflicts  the lock matrix
     rules      the effect of each call on the entries of a table
-    port       the `LockStore` that the engine uses
-    memory     a store inside one process
+    store      the `LockStore` that the engine uses
     codec      locks as etcd keys and values
     etcd       package: a store in etcd
 """

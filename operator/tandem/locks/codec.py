@@ -27,7 +27,7 @@ from urllib.parse import quote, unquote
 
 from tandem.errors import LocksUnavailable
 from tandem.intervals import ALWAYS, EVERYWHERE, IntervalSet, TimeInterval
-from tandem.locks.model import EntryState, LockEntry, LockRequest, LockResources, Mode
+from tandem.locks.rules import EntryState, LockEntry, LockRequest, LockResources, Mode
 
 VERSION = 1
 PLACES = 1 << 10

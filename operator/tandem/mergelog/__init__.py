@@ -11,7 +11,6 @@ merging them into the base table change no view. Does not run operations.
     usage    what a log holds, and for how long
     resolve  a decision about records whose validity is unclear
     writer   `LogWriter`
-    uploads  blocks that several processes write for one append
     upkeep   commits that add no records
     view     the merged view
     access   `open_log`, `open_view` and `scan`

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from tandem.delta.log.delta_log import DeltaLog
-from tandem.mergelog.rows.parts import MEMORY
+from tandem.mergelog.rows.by_key import MEMORY
 from tandem.mergelog.state.log_table import MergeLog
 from tandem.mergelog.view import MergedView
 from tandem.storage import open_store

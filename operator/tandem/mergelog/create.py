@@ -21,7 +21,7 @@ from tandem.mergelog.state.log_table import (
     require_columns,
     settings_of,
 )
-from tandem.mergelog.state.model import BlockLogState, txns_of
+from tandem.mergelog.state.versions import BlockLogState, txns_of
 
 _TRIES = 3
 _T = TypeVar("_T")

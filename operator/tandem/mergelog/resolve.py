@@ -18,7 +18,7 @@ from tandem.mergelog.state.base_history import BaseHistory, require_same_table
 from tandem.mergelog.state.boundaries import restored_by_number
 from tandem.mergelog.state.commits import transition
 from tandem.mergelog.state.log_table import MergeLog, state_of
-from tandem.mergelog.state.model import Block, BlockLogState, in_order
+from tandem.mergelog.state.versions import Block, BlockLogState, in_order
 from tandem.storage.paths import object_path
 
 

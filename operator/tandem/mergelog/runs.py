@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 
-from tandem.mergelog.state.model import Block, BlockLogState, in_order
+from tandem.mergelog.state.versions import Block, BlockLogState, in_order
 
 BALANCE = 2
 """The largest block of a run is at most this many times the mean of the others: without a limit, a

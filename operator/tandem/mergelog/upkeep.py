@@ -19,7 +19,7 @@ from tandem.mergelog.state.base_history import (
 from tandem.mergelog.state.commits import transition
 from tandem.mergelog.state.instants import LogFacts
 from tandem.mergelog.state.log_table import MergeLog, state_of
-from tandem.mergelog.state.model import ROLLBACK, BlockLogState
+from tandem.mergelog.state.versions import ROLLBACK, BlockLogState
 
 BASE_VERSIONS = 100
 """So many versions of the base table, at most, are not recorded."""

@@ -22,10 +22,9 @@ from tandem.delta.partitions import given_back
 from tandem.delta.scan import RowFilter, check_rows, named_columns, table_format
 from tandem.distinct import BoolArray, IntArray
 from tandem.mergelog.rows.blocks import rows_at
-from tandem.mergelog.rows.parts import MEMORY
-from tandem.mergelog.rows.pruned import may_hold
+from tandem.mergelog.rows.by_key import MEMORY
 from tandem.mergelog.rows.records import Overlay, Records
-from tandem.mergelog.rows.winners import MatchedRows, WinnerPasses, match
+from tandem.mergelog.rows.winners import MatchedRows, WinnerPasses, match, may_hold
 from tandem.mergelog.state.base_history import BaseHistory, require_same_table
 from tandem.mergelog.state.log_table import (
     LogSettings,
@@ -36,7 +35,7 @@ from tandem.mergelog.state.log_table import (
     settings_of,
     state_of,
 )
-from tandem.mergelog.state.model import Block, BlockLogState, in_order
+from tandem.mergelog.state.versions import Block, BlockLogState, in_order
 from tandem.pruning.selection import Selection
 from tandem.statements.tree import Expr
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from tandem.delta.log import maintenance
 from tandem.delta.log.snapshot import Snapshot
 from tandem.mergelog.state.log_table import MergeLog
-from tandem.operations.attempt import pins
-from tandem.operations.kinds.batches.resource import batch_of
-from tandem.operations.kinds.table.chunk_writes import ChunkWrites
+from tandem.operations.attempt import garbage
+from tandem.operations.kinds.batches import batch_of
+from tandem.operations.kinds.table.time_column import ChunkWrites
 from tandem.operations.machine.state import Limits, OperationState
 from tandem.operations.model import Identity, Table
 from tandem.operations.ports import Ports
@@ -227,7 +227,7 @@ def _maintain(table: Table, snapshot: Snapshot, ports: Ports) -> None:
     if not due:
         return
     snapshot = table.log.update(snapshot)
-    unfinished = pins.uncommitted(pins.unfinished(table.store), snapshot)
+    unfinished = garbage.uncommitted(garbage.unfinished(table.store), snapshot)
     reading = [pin.read_version for pin in unfinished]
     maintenance.maintain(
         table.log,

@@ -26,8 +26,8 @@ from tandem.operations.tables.auto_compaction import TableMemory, decide_drop, r
 from tandem.operations.tables.log_status import is_automatic
 from tandem.planning.auto.child_compactions import ChildCompaction, TableId, schedule_line
 from tandem.planning.auto.decide import decide
+from tandem.planning.auto.facts import AutoCompactionDecision, ChildState
 from tandem.planning.auto.log import decide_log
-from tandem.planning.auto.model import AutoCompactionDecision, ChildState
 from tandem.spec.common import API_VERSION
 from tandem.spec.loading.loader import parse
 from tandem.spec.resources import LakeTable, Operation, ResourceOutcome, StatusObserver

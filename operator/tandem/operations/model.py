@@ -26,11 +26,11 @@ from tandem.delta.protocol import (
 from tandem.errors import Reason
 from tandem.jobs.formats import AnyJob, JobSpec, RoundRequest, StatementJob
 from tandem.jobs.results import JobResult
-from tandem.locks.model import NOTHING, LockResources
+from tandem.locks.rules import NOTHING, LockResources
 from tandem.operations.attempt import paths
 from tandem.operations.attempt.records import PlanRecord
 from tandem.operations.machine.events import Verdict
-from tandem.operations.machine.parts import PartOfWork
+from tandem.operations.machine.state import PartOfWork
 from tandem.operations.rounds.edits import Edits
 from tandem.operations.rounds.port import NoSmallRounds, SmallRounds
 from tandem.reconcile.attempts import Attempts

@@ -1,7 +1,7 @@
 """What the engine needs from outside, as ports: tests and the operator supply their own.
 
 The store comes with the table (`tandem.storage.Store`), jobs through
-`tandem.jobs.runner.JobRunner`, locks through `tandem.locks.port.LockStore`.
+`tandem.jobs.runner.JobRunner`, locks through `tandem.locks.store.LockStore`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tandem.jobs.runner import JobRunner
-from tandem.locks.memory import InProcessLocks
-from tandem.locks.port import LockStore
+from tandem.locks.store import InProcessLocks, LockStore
 from tandem.operations.rounds.port import SmallRounds
 from tandem.turns import waiting
 

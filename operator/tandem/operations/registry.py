@@ -118,7 +118,7 @@ def left_before(
     Raises: StorageError.
     """
     if isinstance(resource, TableCompaction):
-        from tandem.operations.kinds.batches.progress import left_batch
+        from tandem.operations.kinds.batches import left_batch
 
         return left_batch(resource, table, identity, snapshot)
     if isinstance(resource, TableUpdate) and resource.log_use is LogUse.MERGES_IT_FIRST:

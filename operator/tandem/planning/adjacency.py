@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tandem.delta.log import files as files_
 from tandem.distinct import IntArray, number_rows
-from tandem.timeline.root_tags import Root, read_roots
+from tandem.timeline.lineage import Root, read_roots
 from tandem.timeline.segment_files import SegmentFiles
 from tandem.timeline.segments import Segments, sequences_of
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tandem.planning.custom import check_selection, custom_runs
-from tandem.planning.major import major_runs
+from tandem.planning.major import (
+    check_selection,
+    chosen_files,
+    custom_runs,
+    major_runs,
+    semi_major_runs,
+)
 from tandem.planning.minor import level_thresholds, minor_runs
-from tandem.planning.model import CompactionPlan, CompactionRequest
+from tandem.planning.plans import CompactionPlan, CompactionRequest
 from tandem.planning.runs import proposed_names
-from tandem.planning.semi_major import chosen_files, semi_major_runs
 from tandem.planning.skip_offset import skipped_files
 from tandem.spec.compaction import CompactionType
 from tandem.spec.fields import format_duration

@@ -15,14 +15,14 @@ import numpy as np
 from tandem.delta.schema import PrimitiveType, StructType
 from tandem.distinct import IntArray
 from tandem.errors import InvalidSpec, closest_name
-from tandem.planning.bins import (
+from tandem.planning.plans import Bin, CompactionRequest
+from tandem.planning.runs import (
     can_change,
     is_in_order,
     is_worth_rewriting,
     one_bin_per_group,
     pack,
 )
-from tandem.planning.model import Bin, CompactionRequest
 from tandem.timeline.segment_files import SegmentFiles
 
 FIELD = "spec.layout.columns"

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tandem.planning.bins import partition_of
-from tandem.planning.custom import require_live
-from tandem.planning.model import Bin
+from tandem.planning.major import require_live
+from tandem.planning.plans import Bin
+from tandem.planning.runs import partition_of
 from tandem.spec.segment_rewrite import SegmentRewriteSpec
 from tandem.timeline.segment_files import SegmentFile
 from tandem.timeline.segments import Segment, Segments

@@ -6,11 +6,8 @@ statistics themselves are read in `tandem.delta.stats`.
 
     selection   the entry point: selects the files that a condition may affect
     predicate   a condition over bounds
-    keys        tests the keys of a merge's source against bounds
     files       the bounds of the columns that a condition names
     bounds      one column's bounds, and how far they are reliable
-    constants   values that bounds are compared with
-    partitions  partition values by column
     scope       which files have rows in intervals and partitions
     times       times in statistics and partition values
 """

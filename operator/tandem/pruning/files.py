@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tandem.delta import stats as stats_
-from tandem.delta.partition_text import to_scalar
+from tandem.delta.partitions import to_scalar
 from tandem.delta.schema import Field, PrimitiveType, StructType
 from tandem.distinct import BoolArray, IntArray
 from tandem.errors import CorruptLog
@@ -26,9 +26,9 @@ from tandem.pruning.bounds import (
     StatisticsBounds,
     held,
     statistics_type,
+    usable,
 )
-from tandem.pruning.constants import usable
-from tandem.pruning.partitions import MISSING, partition_codes
+from tandem.pruning.times import MISSING, partition_codes
 from tandem.statements.types import DOUBLE, FLOAT, SqlType
 
 _NO_ROWS = 0

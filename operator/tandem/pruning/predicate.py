@@ -16,8 +16,7 @@ from typing import Final
 import numpy as np
 
 from tandem.distinct import BoolArray
-from tandem.pruning.bounds import ColumnBounds
-from tandem.pruning.constants import FLOATING, comparable_constant
+from tandem.pruning.bounds import FLOATING, ColumnBounds, comparable_constant
 from tandem.pruning.files import FileBounds
 from tandem.statements import tree
 from tandem.statements.tree import Expr

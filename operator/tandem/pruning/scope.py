@@ -18,13 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tandem.delta import stats as stats_
-from tandem.delta.partition_text import to_scalar
+from tandem.delta.partitions import to_scalar
 from tandem.delta.schema import PrimitiveType
 from tandem.distinct import BoolArray, IntArray
 from tandem.errors import CorruptLog
 from tandem.intervals import ALWAYS, IntervalSet
-from tandem.pruning.partitions import MISSING, partition_codes
-from tandem.pruning.times import bounds_in, bounds_schema, time_bounds
+from tandem.pruning.times import MISSING, bounds_in, bounds_schema, partition_codes, time_bounds
 
 Values = Mapping[str, tuple[PrimitiveType, str | None]]
 """A partition: physical name of a column → its type, and the value as text."""

@@ -8,14 +8,12 @@ apply them.
     classify         what a foreign commit did, by its actions
     rewrite          the rule for rewrites
     published        the row map of a commit with edits
-    replace          package: the rule for replaces
+    replace          the rule for replaces
     statement        the rule for update, delete and merge
     outcomes         the input and the results of that rule
-    round_history    the rounds of a statement so far
     attempts         bounds on rounds and attempts
     conflict_window  what was committed since a version
     matches          which rows a statement matched
-    merge_sources    which source rows a merge matched
     row_tracing      rows of a later version that were live before
     table_changes    changes of schema, protocol and metadata
 """

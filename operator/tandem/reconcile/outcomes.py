@@ -11,11 +11,9 @@ from dataclasses import dataclass, field
 from pyroaring import BitMap64
 
 from tandem.errors import Reason
-from tandem.reconcile.attempts import Attempts
-from tandem.reconcile.matches import InsertFile, Matches
-from tandem.reconcile.merge_sources import Sources
+from tandem.reconcile.attempts import Attempts, RoundHistory
+from tandem.reconcile.matches import InsertFile, Matches, Sources
 from tandem.reconcile.model import CommitSummary
-from tandem.reconcile.round_history import RoundHistory
 from tandem.rowmap.positions import Positions
 from tandem.spec.update import Isolation
 

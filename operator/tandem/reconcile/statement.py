@@ -26,7 +26,7 @@ import numpy as np
 from pyroaring import BitMap64
 
 from tandem.errors import CountMismatch
-from tandem.reconcile.attempts import Attempts
+from tandem.reconcile.attempts import Attempts, RoundHistory, with_round
 from tandem.reconcile.conflict_window import changed_by, latest_of, newest_of
 from tandem.reconcile.matches import (
     InsertFile,
@@ -36,9 +36,11 @@ from tandem.reconcile.matches import (
     check_result,
     count,
     joined,
+    matched_sources,
+    same_sources,
     used_inserts,
+    without_unchanged_rows,
 )
-from tandem.reconcile.merge_sources import matched_sources, same_sources, without_unchanged_rows
 from tandem.reconcile.model import ChangeKind, CommitSummary, FileView, RowMaps
 from tandem.reconcile.outcomes import (
     Evaluate,
@@ -53,7 +55,6 @@ from tandem.reconcile.outcomes import (
     StatementProgress,
     UpdatedRows,
 )
-from tandem.reconcile.round_history import RoundHistory, with_round
 from tandem.reconcile.row_tracing import prefetch, trace_matches
 from tandem.rowmap.positions import span, to_bitmap
 from tandem.text import counted, files_in_words

@@ -5,9 +5,7 @@ replayed onto the rewritten files.
 
     rowmap         `RowMap` and its builder
     run_table      files, runs and sorted groups, and their lookup arrays
-    groups         rows of many inputs, grouped by where they went
     permutation    rows that a sort or z-order reordered
-    ranks_format   permutations as bytes
     positions      bitmaps and arrays of positions
     binary_format  row maps as bytes: versioned and checksummed
 """

@@ -22,32 +22,16 @@ import numpy as np
 from pyroaring import BitMap64
 
 from tandem.errors import RowMapInvalid
-from tandem.rowmap.groups import groups
-from tandem.rowmap.permutation import MOST_ROWS, Indexes, Ranks, SortedGroup, starts
+from tandem.rowmap.permutation import MOST_ROWS, Ranks, starts
+from tandem.rowmap.permutation import Indexes as Indexes
+from tandem.rowmap.permutation import SortedGroup as SortedGroup
 from tandem.rowmap.positions import Positions, group_bitmaps, span, to_array, to_bitmap
-from tandem.rowmap.run_table import (
-    MapInput,
-    MapOutput,
-    RowMapIdentity,
-    RowRun,
-    RunKind,
-    RunTable,
-    check_range,
-)
-
-__all__ = [
-    "Indexes",
-    "MapInput",
-    "MapOutput",
-    "RowMap",
-    "RowMapBuilder",
-    "RowMapIdentity",
-    "RowRun",
-    "RunKind",
-    "SortedGroup",
-    "merge",
-]
-
+from tandem.rowmap.run_table import MapInput as MapInput
+from tandem.rowmap.run_table import MapOutput as MapOutput
+from tandem.rowmap.run_table import RowMapIdentity as RowMapIdentity
+from tandem.rowmap.run_table import RowRun as RowRun
+from tandem.rowmap.run_table import RunKind as RunKind
+from tandem.rowmap.run_table import RunTable, check_range
 
 _FEW_RUNS = 64
 """An input with more runs is looked up row by row."""
@@ -388,3 +372,57 @@ def merge(parts: Sequence[RowMap]) -> RowMap:
 def _subtract(whole: dict[str, BitMap64], part: dict[str, BitMap64]) -> dict[str, BitMap64]:
     rest = {path: rows - part[path] if path in part else rows for path, rows in whole.items()}
     return {path: rows for path, rows in rest.items() if rows}
+
+
+# Groups the inputs and outputs of a row map that share rows. A group is committed or dropped as a
+# whole.
+
+
+FileGroup = tuple[tuple[str, ...], tuple[str, ...]]
+
+
+def groups(
+    inputs: Sequence[MapInput],
+    outputs: Sequence[MapOutput],
+    runs: Iterable[RowRun],
+    sorted_groups: Iterable[SortedGroup],
+) -> tuple[FileGroup, ...]:
+    """Groups of (inputs, outputs) that share no row with each other, in input order.
+
+    A file that shares no row with another one is a group of its own. Files that were sorted
+    together are one group, whether or not their rows mingled.
+    """
+    parent = list(range(len(inputs)))
+
+    def root(index: int) -> int:
+        while parent[index] != index:
+            parent[index] = parent[parent[index]]
+            index = parent[index]
+        return index
+
+    first_input: dict[int, int] = {}
+
+    def join(input_: int, output: int) -> None:
+        other = root(first_input.setdefault(output, input_))
+        mine = root(input_)
+        parent[max(mine, other)] = min(mine, other)
+
+    for run in runs:
+        join(run.input, run.output)
+    for group in sorted_groups:
+        moved = [index for index in group.inputs if inputs[index].live]
+        written = [index for index in group.outputs if outputs[index].rows]
+        for index in written:
+            join(moved[0], index)
+        for index in moved:
+            join(index, written[0])
+    found: dict[int, tuple[list[str], list[str]]] = {}
+    for index, file in enumerate(inputs):
+        found.setdefault(root(index), ([], []))[0].append(file.path)
+    for index, written_file in enumerate(outputs):
+        if index in first_input:
+            found[root(first_input[index])][1].append(written_file.path)
+    return (
+        *((tuple(members), tuple(written)) for members, written in found.values()),
+        *(((), (file.path,)) for index, file in enumerate(outputs) if index not in first_input),
+    )

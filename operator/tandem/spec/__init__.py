@@ -11,15 +11,13 @@ One pydantic model is the source for the command line, the custom resource defin
     log_compaction   `LogCompaction`
     common           metadata, and the fields that operations share
     fields           field types
-    units            sizes and durations
-    rules            validators that the API server runs, too
     resources        all kinds
     identity         the hash of a spec
     labels           names of labels, annotations and finalizers
-    index            package: `IndexServer`, and what a LakeTable says about its index
-    status           package: `status`
+    index            `IndexServer`, and what a LakeTable says about its index
+    status           `status`
     problems         from pydantic's errors to `InvalidSpec`
-    crd              package: custom resource definitions
+    crd              custom resource definitions
     loading          package: `-f`
 """
 

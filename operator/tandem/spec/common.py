@@ -21,9 +21,9 @@ from tandem.spec.fields import (
     StrictBool,
     StrictInt,
     StrictStr,
+    cel,
     format_duration,
 )
-from tandem.spec.rules import cel
 
 API_VERSION: Final = "tandem.dev/v1alpha1"
 GROUP: Final = API_VERSION.split("/")[0]

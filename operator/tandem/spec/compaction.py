@@ -29,8 +29,8 @@ from tandem.spec.fields import (
     StrictInt,
     Text,
     UniqueSegmentsOrChunks,
+    cel,
 )
-from tandem.spec.rules import cel
 
 Thresholds = Annotated[
     tuple[Annotated[StrictInt, Field(ge=2, le=10_000)], ...], Field(min_length=1, max_length=16)

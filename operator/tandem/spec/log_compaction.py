@@ -17,8 +17,8 @@ from tandem.spec.fields import (
     Model,
     StrictInt,
     Text,
+    cel,
 )
-from tandem.spec.rules import cel
 
 DEFAULT_MIN_BLOCKS = 5
 DEFAULT_MAX_BLOCK_BYTES = 256 * 2**20

@@ -20,8 +20,8 @@ from tandem.spec.fields import (
     StrictStr,
     Text,
     UniqueSegmentsOrChunks,
+    cel,
 )
-from tandem.spec.rules import cel
 from tandem.spec.update import Source
 
 _MIB = 2**20

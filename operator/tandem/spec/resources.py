@@ -22,7 +22,7 @@ from tandem.spec.compaction import (
     TableCompaction,
     TableCompactionSpec,
 )
-from tandem.spec.index.server import IndexServer, IndexServerSpec
+from tandem.spec.index import IndexServer, IndexServerSpec
 from tandem.spec.log_compaction import LogCompaction, LogCompactionSpec
 from tandem.spec.replace import TableReplace, TableReplaceSpec
 from tandem.spec.segment_rewrite import Codec, SegmentRewrite, SegmentRewriteSpec

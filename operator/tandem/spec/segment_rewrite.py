@@ -16,9 +16,9 @@ from tandem.spec.fields import (
     StrictInt,
     Text,
     UniqueSegmentsOrChunks,
+    cel,
 )
-from tandem.spec.index.bloom_filters import BloomFilters
-from tandem.spec.rules import cel
+from tandem.spec.index import BloomFilters
 
 
 class Codec(StrEnum):

@@ -34,12 +34,12 @@ from tandem.spec.fields import (
     StrictInt,
     StrictStr,
     Text,
+    cel,
     once,
 )
 from tandem.spec.fields import Granularity as Granularity
-from tandem.spec.index.table import IndexSettings
+from tandem.spec.index import IndexSettings
 from tandem.spec.log_compaction import MergeOnRead
-from tandem.spec.rules import cel
 
 _DAY_MS = 24 * 3600 * 1000
 _ANY_MOMENT = datetime(2000, 1, 1, tzinfo=UTC)

@@ -18,8 +18,8 @@ from tandem.spec.fields import (
     Options,
     SqlCondition,
     StrictInt,
+    cel,
 )
-from tandem.spec.rules import cel
 
 _MIB = 2**20
 

@@ -6,12 +6,10 @@ accepted language is in docs/statements.md.
 
     parsing    package: text to tree
     local      package: evaluation over Arrow
-    dialect    Spark 4.2 SQL in ANSI mode
     tree       the typed tree
     types      data types and columns
     coercion   the result types of operators
     literals   constants that have no value of the type that they are converted to
-    datetimes  typed dates and timestamps
     generate   tree to canonical Spark SQL
     statement  update and delete
     merge      merge
@@ -22,7 +20,7 @@ from typing import TYPE_CHECKING
 from tandem.exports import exports
 
 if TYPE_CHECKING:
-    from tandem.statements.dialect import SPARK_SESSION_CONF
+    from tandem.statements.coercion import SPARK_SESSION_CONF
     from tandem.statements.generate import to_spark_sql
     from tandem.statements.statement import (
         Assignment,
@@ -47,7 +45,7 @@ __all__ = [
 __getattr__ = exports(
     __name__,
     {
-        "SPARK_SESSION_CONF": "dialect",
+        "SPARK_SESSION_CONF": "coercion",
         "to_spark_sql": "generate",
         "Assignment": "statement",
         "Statement": "statement",

@@ -16,9 +16,9 @@ from typing import Any, Literal, Protocol
 from tandem.errors import InvalidStatement
 from tandem.statements import tree
 from tandem.statements.generate import quote_name, to_spark_sql
+from tandem.statements.parsing.cursor import Relation, Relations
 from tandem.statements.parsing.functions import FUNCTIONS
-from tandem.statements.parsing.relations import Relation, Relations
-from tandem.statements.parsing.source import ExpressionText
+from tandem.statements.parsing.lexer import ExpressionText
 from tandem.statements.statement import (
     Assignment,
     assigned,

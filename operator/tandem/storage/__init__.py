@@ -8,10 +8,8 @@ a connection to a store by other means.
     remote             S3, GCS and Azure
     s3                 copies of ranges inside of S3
     rooted             `open_store`
-    subfolder          a folder of a store as a store
     options            settings of a store's client
     time_limits        how long a request may take
-    known_options      the options that a client knows
     aws_profile        profiles of the AWS configuration files
     store_errors       what a client reports, as our errors
     allowed_locations  where tables and sources may lie

@@ -13,8 +13,14 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from tandem.errors import InvalidSpec, LocationNotAllowed
-from tandem.storage.known_options import OptionKind, known, of_the_process
-from tandem.storage.options import URL, option_name, secret_options
+from tandem.storage.options import (
+    URL,
+    OptionKind,
+    known,
+    of_the_process,
+    option_name,
+    secret_options,
+)
 from tandem.storage.paths import (
     SCHEMES,
     canonical_location,

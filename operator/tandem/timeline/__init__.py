@@ -4,18 +4,15 @@ is visible when.
 No I/O and no clock: everything here works on Delta actions that were read elsewhere.
 
     serving         package: which parts a loader of single segments shows
-    working_set     package: what is visible when
+    working_set     what is visible when
     segments        segments and their tags
     segment_files   live files, each an index into columns
     file_columns    those columns
-    file_intervals  which time chunks each file covers
-    row_chunks      the time chunk of each row
     names           names and numbers of segments
-    name_columns    names for all files at once
     lineage         the parents of a segment
     chunks          time chunks
     history         segments that are no longer live
+    masks           which moments of a file its deletion vector hides whole
     live_tags       tags of live files, in columns
-    root_tags       which loads a file was made from
     holds           pins of versions by readers, by their names
 """

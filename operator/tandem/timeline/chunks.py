@@ -2,7 +2,7 @@
 
 Weeks are ISO weeks and begin on Monday; all other chunks are those of the calendar.
 
-`tandem.timeline.file_intervals` determines the chunks that each file covers.
+`tandem.timeline.file_columns` determines the chunks that each file covers.
 """
 
 from __future__ import annotations

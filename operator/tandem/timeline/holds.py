@@ -3,7 +3,7 @@
     _tandem/holds/<version>-<seconds>-<nonce>.hold
 
 A hold lasts so many seconds from its time in the store: no clock of a reader counts, and a listing
-is enough for cleaning. Pure text; `tandem.index.holds` places them.
+is enough for cleaning. Pure text; `tandem.index.window` places them.
 """
 
 from __future__ import annotations

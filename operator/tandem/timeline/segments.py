@@ -26,8 +26,7 @@ from tandem.intervals import TimeInterval
 from tandem.timeline.chunks import TimeColumn
 from tandem.timeline.file_columns import TAG_CHUNK, TAG_LAYOUT, FileColumns
 from tandem.timeline.lineage import Lineage, format_lineage, parse_lineage
-from tandem.timeline.name_columns import name_files
-from tandem.timeline.names import foreign_name, parse_name
+from tandem.timeline.names import foreign_name, name_files, parse_name
 from tandem.timeline.segment_files import SegmentFile, SegmentFiles
 
 _OURS = "tandem."

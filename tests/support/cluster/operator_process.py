@@ -41,8 +41,7 @@ from tandem.kube.dev.controller import DevSettings, run_dev
 from tandem.kube.operator import run_operator
 from tandem.kube.runtime.settings import OperatorSettings
 from tandem.locks.etcd.store import EtcdSettings
-from tandem.operations.machine.effects import Effect
-from tandem.operations.machine.events import Event
+from tandem.operations.machine.events import Effect, Event
 from tandem.operations.registry import import_kinds
 from tandem.operations.session.options import Interceptor
 

@@ -19,7 +19,7 @@ from support.crash.crash_table import (
 )
 from support.crash.processes import CLEANING, Order, ProcessStarter, Strike
 from support.lake.rows import Rows
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 
 Tables = Callable[[], CrashTable]
 ProcessStarters = tuple[ProcessStarter, ProcessStarter]

@@ -33,12 +33,11 @@ from tandem import spec
 from tandem.delta.datafiles.rowgroups.edited import EditedFile
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import OutcomeUnknown
-from tandem.locks.memory import InProcessLocks
-from tandem.locks.model import WHOLE_TABLE, LockRequest, Mode
+from tandem.locks.rules import WHOLE_TABLE, LockRequest, Mode
+from tandem.locks.store import InProcessLocks
 from tandem.operations.clean.clean import clean
 from tandem.operations.kinds import rewrite
-from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import Event
+from tandem.operations.machine.events import Effect, Event, Point
 from tandem.operations.model import Table
 from tandem.operations.ports import Ports
 from tandem.operations.registry import import_kinds, table_of

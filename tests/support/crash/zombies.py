@@ -27,7 +27,7 @@ from support.lake.rows import Rows
 from tandem.cli.commands.clean import clean
 from tandem.cli.commands.tables import target
 from tandem.cli.output import Output
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import Point
 
 ROUNDS = ("update", "delete", "merge")
 """Kinds whose statements an append makes evaluate another round, as they are serializable."""

@@ -36,16 +36,15 @@ from tandem.jobs.formats import (
 )
 from tandem.jobs.results import JobResult, OutputFile
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
-from tandem.mergelog.rows.columns import converted
+from tandem.mergelog.rows.blocks import converted
 from tandem.rowmap.binary_format import to_bytes
 from tandem.rowmap.rowmap import merge
 from tandem.spark.jobs import local_statement, log_merge, stitch
 from tandem.spark.jobs.arrow_tasks import in_tasks
 from tandem.spark.jobs.edits import edit_round, maker_of
 from tandem.spark.jobs.replace import file_rows
-from tandem.spark.jobs.rewrite.bins import BinResult, rewrite_bin
+from tandem.spark.jobs.rewrite.bins import BinResult, rewrite_bin, row_map_of
 from tandem.spark.jobs.rewrite.decoded_rows import decoded
-from tandem.spark.jobs.rewrite.row_maps import row_map_of
 from tandem.spark.jobs.rewrite.sorted_bins import sort_bin
 from tandem.spark.jobs.statement import serve
 from tandem.spark.jobs.upsert import block_files

@@ -20,9 +20,8 @@ from support.lake.lake import DELETION_VECTORS, Lake, batch
 from tandem.delta.actions import AddFile
 from tandem.delta.log.codec import encode_action
 from tandem.delta.log.delta_log import DeltaLog
-from tandem.locks.memory import InProcessLocks
-from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import Event
+from tandem.locks.store import InProcessLocks
+from tandem.operations.machine.events import Effect, Event, Point
 from tandem.operations.ports import Ports
 from tandem.operations.session.options import Interceptor
 from tandem.storage import open_store

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tandem.errors import OutcomeUnknown
-from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import Event
+from tandem.operations.machine.events import Effect, Event, Point
 from tandem.operations.session.options import Interceptor
 
 Call = Callable[[], Event]

@@ -9,8 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import Event
+from tandem.operations.machine.events import Effect, Event, Point
 from tandem.operations.session.options import Interceptor
 from tandem.spec.status import OperationStatus
 

@@ -14,8 +14,7 @@ from support.lake.lake import Lake
 from support.lake.rows import Rows
 from tandem.delta.actions import Protocol
 from tandem.delta.protocol import writes_deletion_vectors
-from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import Event
+from tandem.operations.machine.events import Effect, Event, Point
 from tandem.spec.resources import Operation
 from tandem.spec.status import OperationStatus, Reconciled
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyroaring import BitMap64
 
 from tandem.delta.actions import DeletionVector
-from tandem.delta.dv_format import serialize, z85_encode
+from tandem.delta.dv import serialize, z85_encode
 
 
 def encode_inline(bitmap: BitMap64) -> DeletionVector:

@@ -21,7 +21,7 @@ from support.foreign.process import Engine
 from support.jobs.quick_jobs import QuickJobs
 from support.lake.lake import DELETION_VECTORS, Lake
 from support.matrix.rows import SQL_MOMENT, Rows, deleted, id_in, rows
-from tandem.locks.memory import InProcessLocks
+from tandem.locks.store import InProcessLocks
 from tandem.operations.ports import Ports
 from tandem.storage import open_store
 

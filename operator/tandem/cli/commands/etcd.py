@@ -43,7 +43,7 @@ def etcd_user(
     with errors_to_exit():
         import asyncio
 
-        from tandem.locks.etcd.connection import EtcdAccess
+        from tandem.locks.etcd.client import EtcdAccess
         from tandem.locks.etcd.users import PrefixOwner, ensure
 
         owner = PrefixOwner(etcd_user, etcd_password_file.read_text().strip(), etcd_prefix)

@@ -15,7 +15,7 @@ from tandem.cli.output import ByteSize, Output, json_value, print_data, print_ta
 from tandem.cli.scan_filter import row_test
 from tandem.index import Query, TableIndex, answers, rows
 from tandem.index.library import IndexReader, condition
-from tandem.index.verification import Difference, verify_view
+from tandem.index.rows import Difference, verify_view
 from tandem.text import counted
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from tandem.index.server.executors.executor import ExecutorService
 from tandem.index.server.executors.slots import LocalSlot
 from tandem.index.server.service import IndexService
 from tandem.index.server.transport import FlightServer, Tls
-from tandem.spec.units import parse_quantity
+from tandem.spec.fields import parse_quantity
 from tandem.storage.store import Store
 from tandem.text import counted
 

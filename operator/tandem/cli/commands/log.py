@@ -11,13 +11,13 @@ from tandem.cli.output import ByteSize, Output, print_data, print_table, table_o
 
 if TYPE_CHECKING:
     from tandem.delta.log.delta_log import DeltaLog
-    from tandem.mergelog.state.model import Block
+    from tandem.mergelog.state.versions import Block
 
 
 def show(table: Target, *, output: Output) -> Exit:
     """Print the live blocks, by group and in order, and which unfinished merge reads them."""
     from tandem.mergelog.state.log_table import MergeLog
-    from tandem.mergelog.state.model import in_order
+    from tandem.mergelog.state.versions import in_order
     from tandem.mergelog.view import MergedView
     from tandem.text import counted
 
@@ -82,14 +82,14 @@ def show(table: Target, *, output: Output) -> Exit:
 
 def _unfinished_merges(base: DeltaLog) -> dict[str, str]:
     """The resources of log merges that have a plan and no outcome, by the blocks that they read."""
-    from tandem.operations.attempt import paths, pins, records
+    from tandem.operations.attempt import garbage, paths, records
 
-    unfinished = pins.unfinished(base.store)
+    unfinished = garbage.unfinished(base.store)
     if not unfinished:
         return {}
     found: dict[str, str] = {}
-    for pin in pins.uncommitted(unfinished, base.snapshot()):
-        reads = pins.reads_of_log(base.store, pin)
+    for pin in garbage.uncommitted(unfinished, base.snapshot()):
+        reads = garbage.reads_of_log(base.store, pin)
         if reads is not None:
             identity = paths.identity(pin.operation_id)
             known = records.load(base.store, identity, records.OperationRecord)

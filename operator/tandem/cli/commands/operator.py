@@ -88,7 +88,7 @@ def etcd_settings(
 def table_memory(text: str) -> int:
     """Bytes that reading one table may take; "" for the default. Raises: InvalidSpec."""
     from tandem.kube.runtime.table_memory import default_table_memory
-    from tandem.spec.units import parse_quantity
+    from tandem.spec.fields import parse_quantity
 
     if not text:
         return default_table_memory()
@@ -112,7 +112,7 @@ def table_memory(text: str) -> int:
 def job_pools(slots: int, below: str, idle_s: float) -> PoolRules:
     """Which jobs are pooled. Raises: InvalidSpec."""
     from tandem.jobs.pool.rules import PoolRules
-    from tandem.spec.units import parse_quantity
+    from tandem.spec.fields import parse_quantity
 
     try:
         return PoolRules(slots=slots, below_bytes=parse_quantity(below), idle_s=idle_s)

@@ -10,7 +10,6 @@ table's store or (except for logs, health and metrics, through the API server) t
     read_commands   commands that only read
     write_commands  commands that change a resource
     plan            `plan`
-    dry_run         server-side dry run
     queries         lists of resources
     report          `report`: a bundle for support
     complete        the completion binary

@@ -48,7 +48,7 @@ class Flags:
     @property
     def timeout_s(self) -> float:
         """The timeout of one call, in seconds. Raises: InvalidSpec."""
-        from tandem.spec.units import parse_duration
+        from tandem.spec.fields import parse_duration
 
         if self.request_timeout in ("", "0"):
             return 30.0

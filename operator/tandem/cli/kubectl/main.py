@@ -54,7 +54,7 @@ Timeout = Annotated[
 
 def _seconds(option: str, text: str | None) -> float | None:
     from tandem.errors import InvalidSpec
-    from tandem.spec.units import parse_duration
+    from tandem.spec.fields import parse_duration
 
     try:
         return None if text is None else parse_duration(text) / 1000

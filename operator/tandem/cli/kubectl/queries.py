@@ -17,7 +17,7 @@ from tandem.json_types import Json
 from tandem.kube.client.api import ResourcePath
 from tandem.kube.client.kinds import TABLE_KIND, path
 from tandem.spec.common import GROUP, OPERATIONS
-from tandem.spec.index.server import IndexServer
+from tandem.spec.index import IndexServer
 from tandem.spec.status import Phase
 
 OPERATOR_LABELS = "app.kubernetes.io/part-of=tandem,app.kubernetes.io/component=operator"

@@ -5,5 +5,4 @@ Reads the log only: never a data file, a lock or a file of an operation.
     command   the command
     model     the picture and the versions as data
     drawing   the picture as text
-    notation  versions as text
 """

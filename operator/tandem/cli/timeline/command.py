@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tandem.delta.log.snapshot import Snapshot
     from tandem.spec.table import Granularity
     from tandem.timeline.chunks import TimeColumn
-    from tandem.timeline.working_set.changes import ChangeSet, LiveFile
+    from tandem.timeline.working_set import ChangeSet, LiveFile
 
 COMMITS = 20
 """How many of the last commits are read by default."""
@@ -60,7 +60,7 @@ class _Recent:
     def __init__(
         self, log: DeltaLog, snapshot: Snapshot, time: TimeColumn | None, limit: int
     ) -> None:
-        from tandem.timeline.working_set.changes import change_of
+        from tandem.timeline.working_set import change_of
 
         self._log, self.snapshot, self.time = log, snapshot, time
         self.oldest, _ = log.versions()
@@ -76,7 +76,7 @@ class _Recent:
     def files(self) -> tuple[dict[str, LiveFile], set[str]]:
         """The live files, and those that the commits removed; and the paths of these."""
         from tandem.delta.log import files as files_
-        from tandem.timeline.working_set.changes import read_files
+        from tandem.timeline.working_set import read_files
 
         live = set(self.snapshot.files["path"].to_pylist())
         added = {add.logged_path: add for commit in self.commits for add in commit.adds}
@@ -185,9 +185,8 @@ def _print_picture(recent: _Recent, window: TimeInterval, output: Output) -> Non
 
 
 def _print_changes(recent: _Recent, window: TimeInterval, output: Output) -> None:
-    from tandem.cli.timeline.model import VersionLine, version_lines
-    from tandem.cli.timeline.notation import version_text
-    from tandem.timeline.working_set.changes import live_files
+    from tandem.cli.timeline.model import VersionLine, version_lines, version_text
+    from tandem.timeline.working_set import live_files
 
     base = recent.base()
     start = live_files(base.files, recent.time) if base is not None else {}
@@ -203,7 +202,7 @@ def _print_changes(recent: _Recent, window: TimeInterval, output: Output) -> Non
 
 
 def _label(time: TimeColumn | None, interval: TimeInterval) -> str:
-    from tandem.cli.timeline.notation import short
+    from tandem.cli.timeline.model import short
     from tandem.timeline.chunks import is_one_chunk, label
 
     if interval == ALWAYS:

@@ -18,10 +18,15 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from tandem.delta.datafiles.conform import FieldIndex, conform, nulls
-from tandem.delta.datafiles.missing import missing, unreadable
-from tandem.delta.datafiles.schema_mismatch import SchemaMismatch, require_fit, require_whole_micros
+from tandem.delta.datafiles.file_errors import (
+    SchemaMismatch,
+    missing,
+    require_fit,
+    require_whole_micros,
+    unreadable,
+)
 from tandem.delta.datafiles.times import ExactParquetFile
-from tandem.delta.partition_text import to_scalar
+from tandem.delta.partitions import to_scalar
 from tandem.delta.schema import StructType, column_mapping_mode, to_arrow_field
 from tandem.errors import CorruptDeletionVector, ObjectNotFound, StorageError
 from tandem.storage.store import Store

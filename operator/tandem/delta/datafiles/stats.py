@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tandem.delta.datafiles.float_bounds import FloatBounds, FloatStatistics
+from tandem.delta.partitions import exact_json_value, to_json_value
 from tandem.delta.schema import (
     ArrayType,
     DataType,
@@ -23,7 +24,6 @@ from tandem.delta.schema import (
     PrimitiveType,
     StructType,
 )
-from tandem.delta.values import exact_json_value, to_json_value
 
 PREFIX = 32
 """Characters of a string bound; the same that Spark writes."""

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tandem.delta.actions import Metadata, Protocol, RemoveFile
+from tandem.delta.log import checkpoint as checkpoint_read
 from tandem.delta.log import codec, files, names
-from tandem.delta.log.checkpoint import read as checkpoint_read
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.listing import read_hint, read_log
 from tandem.delta.log.replay import FileKey, Replay, fold

@@ -12,9 +12,9 @@ from types import MappingProxyType
 
 from tandem.delta.actions import Commit, CommitInfo, Metadata
 from tandem.delta.budget import Account, TableBudget
+from tandem.delta.log import checkpoint as checkpoint_read
 from tandem.delta.log import codec, names
 from tandem.delta.log import files as files_
-from tandem.delta.log.checkpoint import read as checkpoint_read
 from tandem.delta.log.listing import Checkpoint, Listing, read_hint, read_log
 from tandem.delta.log.replay import EMPTY, fold
 from tandem.delta.log.snapshot import LogPosition, Snapshot, in_commit_timestamps

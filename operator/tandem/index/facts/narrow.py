@@ -16,9 +16,8 @@ import numpy as np
 from tandem.delta.schema import Field, StructType
 from tandem.distinct import BoolArray, IntArray
 from tandem.index.columns import EntryColumn
-from tandem.index.facts.columns import group_column
-from tandem.index.facts.filtered import FilteredBounds, LoadFilters, Probe, equalities
-from tandem.index.facts.model import FileFacts
+from tandem.index.facts.bloom_filters import FilteredBounds, LoadFilters, Probe, equalities
+from tandem.index.facts.row_groups import FileFacts, group_column
 from tandem.pruning.bounds import ColumnBounds
 from tandem.pruning.files import FileBounds
 from tandem.pruning.predicate import columns_of, may_match, must_match

@@ -6,16 +6,11 @@ what the log leaves open is the caller's to read, with its own credentials.
     messages      questions and answers on the wire
     calls         the body of a call, and an answer
     service       answers questions, without a network
-    background    work for which no caller waits
     answer_files  large answers in files, until they are fetched
     access        who may ask
-    limits        how much at once
-    reviews       asks a cluster about a caller's token
     config        what the operator asks the program of a server to serve
-    wire_errors   errors as JSON
     transport     Arrow Flight: the only module that knows it
     lake_table    the index that a LakeTable names
-    received      checks what a client sends and receives
     client        server, then the caller's own process, then every file
     executors     package: who holds what footers say, and narrows files by it
 """

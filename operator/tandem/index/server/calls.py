@@ -2,16 +2,159 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
+import structlog
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from tandem.errors import InvalidSpec
+from tandem import errors
+from tandem.errors import InvalidSpec, TandemError, Unreachable
 from tandem.index.server.messages import MAX_REQUEST_BYTES, Message
 from tandem.text import clean
+
+# Work for which no caller waits: what fails in it is logged, and stops nothing else.
+
+
+_log = structlog.get_logger("tandem.index.background")
+
+
+class Background:
+    """Threads of their own.
+
+    Args:
+        name: of the threads.
+    """
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
+
+    def submit(self, table: str, work: Callable[..., object], *args: Any) -> Future[object]:
+        """Begin work about a table as soon as a thread is free."""
+        task: Future[object] = self._pool.submit(work, *args)
+        task.add_done_callback(partial(_log_failure, table))
+        return task
+
+    def close(self) -> None:
+        """Begin nothing more; returns before the work under way has ended."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _log_failure(table: str, task: Future[object]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.error("a bug: please report it", table=table, exc_info=error)
+
+
+# Errors of a server as JSON, so that a client raises what a call in its own process would have
+# raised. Pure.
+
+
+_PLAIN = (str, int, tuple, type(None))
+"""Types of attributes of errors that are sent."""
+
+
+def described(error: TandemError) -> dict[str, Any]:
+    """What is sent of an error."""
+    plain = {n: v for n, v in vars(error).items() if isinstance(v, _PLAIN)}
+    return {"type": type(error).__name__, "attributes": plain}
+
+
+def raised(message: Mapping[str, Any]) -> TandemError:
+    """The error that the server raised, as its own type."""
+    kind = getattr(errors, str(message.get("type")), TandemError)
+    if not (isinstance(kind, type) and issubclass(kind, TandemError)):
+        kind = TandemError
+    attributes = message.get("attributes")
+    plain = attributes if isinstance(attributes, dict) else {}
+    error: TandemError = kind.__new__(kind)
+    TandemError.__init__(error, str(plain.get("message", "the index server failed")))
+    for name, value in plain.items():
+        vars(error)[name] = tuple(value) if isinstance(value, list) else value
+    return error
+
+
+# How much one caller has of a server at once: what is beyond waits for its turn, and what does not
+# come in time is refused, so that its caller goes on without the server.
+
+
+MAX_CALLS: Final = 64
+"""Of one caller that are worked on at once."""
+MAX_STREAMS: Final = 16
+"""Of one caller that are being sent to it, of those that are larger than what a connection takes
+unread."""
+WAIT_S: Final = 1.0
+"""For its turn, of the two seconds for which a client waits."""
+_MOST_WAITING: Final = 1_000
+
+
+class CallerLimits:
+    """How many calls of one caller are worked on, and how many answers are being sent to it.
+    Further ones wait for their turn. Thread-safe."""
+
+    def __init__(
+        self, calls: int = MAX_CALLS, streams: int = MAX_STREAMS, wait_s: float = WAIT_S
+    ) -> None:
+        self._calls, self._streams = _Turns(calls), _Turns(streams)
+        self._wait_s = wait_s
+
+    def call(self, caller: str) -> AbstractContextManager[None]:
+        """For the work of a call. Raises: Unreachable if its turn does not come in time: the caller
+        goes on without the server."""
+        return self._calls.turn(caller, self._wait_s)
+
+    def stream(self, caller: str) -> AbstractContextManager[None]:
+        """While a large answer is being sent: a caller that does not read it takes the place of
+        others of its own only. Raises: as `call`."""
+        return self._streams.turn(caller, self._wait_s)
+
+
+class _Turns:
+    """Thread-safe."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._changed = threading.Condition()
+        self._taken: Counter[str] = Counter()
+        self._waiting: Counter[str] = Counter()
+
+    @contextmanager
+    def turn(self, caller: str, wait_s: float) -> Iterator[None]:
+        with self._changed:
+            if self._waiting[caller] >= _MOST_WAITING:
+                raise self._too_much()
+            self._waiting[caller] += 1
+            came = self._changed.wait_for(lambda: self._taken[caller] < self._most, wait_s)
+            self._lower(self._waiting, caller)
+            if not came:
+                raise self._too_much()
+            self._taken[caller] += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._lower(self._taken, caller)
+                self._changed.notify_all()
+
+    def _lower(self, counts: Counter[str], caller: str) -> None:
+        counts[caller] -= 1
+        if not counts[caller]:
+            del counts[caller]
+
+    def _too_much(self) -> Unreachable:
+        return Unreachable(
+            "this caller asks too much at once",
+            found=f"{self._most} calls that are not answered yet",
+            expected=f"at most {self._most} at once",
+        )
+
 
 M = TypeVar("M", bound=Message)
 

@@ -24,12 +24,10 @@ from tandem.errors import (
     Unreachable,
     VersionNotFound,
 )
-from tandem.index.answers import CertainBounds, CertainCount, Splits, splits_of
+from tandem.index.answers import CertainBounds, CertainCount, Cut, Portions, Splits, splits_of
 from tandem.index.entries import UNKNOWN_ROWS
-from tandem.index.holds import Holds
 from tandem.index.library import EVERYTHING, IndexReader, Query, TableIndex, require_table
 from tandem.index.narrowing import GROUPS
-from tandem.index.portions import Cut, Portions
 from tandem.index.server.messages import (
     BoundsAnswer,
     BoundsQuestion,
@@ -40,19 +38,17 @@ from tandem.index.server.messages import (
     Question,
     SplitsAnswer,
     VersionOf,
-    splits_from,
-)
-from tandem.index.server.received import (
     broken,
     one,
     reading,
     received_portions,
     received_splits,
     sending,
+    splits_from,
     whole,
 )
 from tandem.index.server.transport import Connection
-from tandem.index.window import Head
+from tandem.index.window import Head, Holds
 from tandem.storage.store import Store
 from tandem.timeline.segments import segments
 

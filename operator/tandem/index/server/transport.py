@@ -22,9 +22,7 @@ import structlog
 from tandem.errors import AccessDenied, InvalidSpec, TandemError, Unreachable
 from tandem.index.server.access import CallerCheck, SharedToken, Unchecked
 from tandem.index.server.answer_files import AnswerFiles
-from tandem.index.server.calls import Answer, table_of
-from tandem.index.server.limits import CallerLimits
-from tandem.index.server.wire_errors import described, raised
+from tandem.index.server.calls import Answer, CallerLimits, described, raised, table_of
 
 _log = structlog.get_logger("tandem.index.server")
 _AUTHORIZATION = "authorization"

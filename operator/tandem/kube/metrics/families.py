@@ -15,9 +15,8 @@ from math import prod
 from typing import Final, Literal
 
 from tandem.errors import Reason
-from tandem.operations.machine.effects import Point
-from tandem.operations.machine.events import YieldCause
-from tandem.planning.auto.model import AutoCompactionWait
+from tandem.operations.machine.events import Point, YieldCause
+from tandem.planning.auto.facts import AutoCompactionWait
 from tandem.spec import common
 from tandem.spec.resources import KINDS
 from tandem.spec.status import ENDED, Phase

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from tandem.errors import LocksUnavailable
 from tandem.kube.metrics.collectors import Metrics
-from tandem.locks.model import CommitLease, Granted, LockEntry, LockRequest, LockResources, Waiting
-from tandem.locks.port import LockStore
+from tandem.locks.rules import CommitLease, Granted, LockEntry, LockRequest, LockResources, Waiting
+from tandem.locks.store import LockStore
 
 _T = TypeVar("_T")
 _ASKED = frozenset({"acquire", "extend", "release", "entries"})

@@ -23,7 +23,7 @@ from tandem.kube.runtime.settings import OperatorSettings
 from tandem.kube.runtime.workers import Workers
 from tandem.kube.tables.context import TableContext, TableDependencies
 from tandem.kube.tables.location_policy import LocationPolicy
-from tandem.locks.port import LockStore
+from tandem.locks.store import LockStore
 from tandem.operations.model import Table
 from tandem.operations.ports import Clock, Nonces, Processes
 from tandem.operations.session.options import Interceptor, passthrough

@@ -16,8 +16,8 @@ from typing import TypeVar
 import structlog
 
 from tandem.errors import LocksUnavailable
-from tandem.locks.model import NOTHING, WHOLE_TABLE, EntryState, Granted, LockRequest, Mode
-from tandem.locks.port import LockStore
+from tandem.locks.rules import NOTHING, WHOLE_TABLE, EntryState, Granted, LockRequest, Mode
+from tandem.locks.store import LockStore
 from tandem.operations.ports import ProcessId
 
 _log = structlog.get_logger("tandem.kube.runtime.leader")

@@ -35,14 +35,14 @@ from tandem.kube.tables import status
 from tandem.kube.tables.location_policy import LocationPolicy
 from tandem.kube.tables.renewable_store import RenewableStore
 from tandem.kube.tables.table_log import TableLog
-from tandem.locks.model import LockEntry
-from tandem.locks.port import LockStore
+from tandem.locks.rules import LockEntry
+from tandem.locks.store import LockStore
 from tandem.mergelog.state.instants import LogFacts
 from tandem.operations.model import Table
 from tandem.operations.ports import Clock, Nonces
 from tandem.operations.tables import adopt as tables
 from tandem.operations.tables.auto_compaction import TableMemory
-from tandem.planning.auto.model import AutoCompactionWait
+from tandem.planning.auto.facts import AutoCompactionWait
 from tandem.spec.status import Condition, TableStatus
 from tandem.spec.table import LakeTable
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from tandem.errors import Reason
 from tandem.kube.client.resource_cache import CachedResource
-from tandem.locks.model import EntryState, LockEntry, LockResource, described
-from tandem.locks.rules import blockers_of, waiting
+from tandem.locks.rules import EntryState, LockEntry, LockResource, blockers_of, described, waiting
 from tandem.operations.report.status import rfc3339
 from tandem.spec.labels import PLAN_LABEL
 from tandem.spec.status import (

@@ -4,11 +4,8 @@
 
     store        the `LockStore`
     client       etcd's calls: keys, leases, watches
-    connection   endpoints, TLS, tokens and repeats
     leases       leases, granted and renewed
     mirror       a cached copy of a table's locks
-    transaction  what one transaction compares and writes
     table        the locks of one table
-    watchers     requests that wait for them
     users        users and permissions in etcd
 """

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from tandem.errors import LocksUnavailable
-from tandem.locks.etcd.client import EtcdClient, KeepAlives
-from tandem.locks.etcd.connection import LeaseExists, LeaseMissing, StreamBroken
+from tandem.locks.etcd.client import EtcdClient, KeepAlives, LeaseExists, LeaseMissing, StreamBroken
 
 _ANSWER_WITHIN_S = 2.5
 _PAUSE_S = 0.25

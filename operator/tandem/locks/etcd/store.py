@@ -27,12 +27,11 @@ from typing import Any, TypeVar
 
 from tandem.errors import InvalidSpec, LocksUnavailable
 from tandem.locks import codec
-from tandem.locks.etcd.client import EtcdClient
-from tandem.locks.etcd.connection import EtcdAccess
+from tandem.locks.etcd.client import EtcdAccess, EtcdClient
 from tandem.locks.etcd.leases import LeaseName, Leases
 from tandem.locks.etcd.table import TableLocks
-from tandem.locks.model import CommitLease, Granted, LockEntry, LockRequest, LockResources, Waiting
-from tandem.locks.port import wait_by_watching
+from tandem.locks.rules import CommitLease, Granted, LockEntry, LockRequest, LockResources, Waiting
+from tandem.locks.store import wait_by_watching
 from tandem.turns import waiting
 
 _T = TypeVar("_T")

@@ -17,13 +17,7 @@ from aetcd import rpc
 
 from tandem.errors import InvalidSpec, LocksUnavailable
 from tandem.locks.codec import after
-from tandem.locks.etcd.connection import (
-    RETRIED_CODES,
-    Endpoint,
-    EtcdAccess,
-    credentials_of,
-    error_of,
-)
+from tandem.locks.etcd.client import RETRIED_CODES, Endpoint, EtcdAccess, credentials_of, error_of
 
 ROOT: Final = "root"
 _PAUSE_S = 0.5

@@ -25,7 +25,7 @@ from tandem.mergelog.rows.by_key import Key, Unsorted, key_at, parts_by_key
 from tandem.mergelog.rows.records import kept_by_stitching, number_keys, sorted_order, wide
 from tandem.mergelog.runs import BlockRun
 from tandem.mergelog.state.log_table import DELETED, INSTANT, LogSettings
-from tandem.mergelog.state.model import Block, tags_of
+from tandem.mergelog.state.versions import Block, tags_of
 from tandem.storage.store import Store
 
 MEMORY: Final = 64 << 20

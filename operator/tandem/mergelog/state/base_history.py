@@ -6,11 +6,15 @@ gone, or whose meaning is unclear, is an error while there are unmerged records.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import lru_cache
+from typing import Final
 
 from tandem.delta.actions import AddFile, Commit
+from tandem.delta.log.delta_log import DeltaLog
+from tandem.delta.log.listing import read_log
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import (
     BaseHistoryGap,
@@ -28,12 +32,159 @@ from tandem.mergelog.state.boundaries import (
     RestoredTo,
     advance,
     classify,
+    is_restore,
     removed_paths,
     restored_by_number,
 )
 from tandem.mergelog.state.log_table import UNDO, MergeLog, settings_of, state_of
-from tandem.mergelog.state.model import BASE, MARK, ROLLBACK, Block, BlockLogState
-from tandem.mergelog.state.restored import candidates
+from tandem.mergelog.state.versions import BASE, MARK, ROLLBACK, Block, BlockLogState
+
+# Which versions of a base table a restore by time may have restored.
+#
+# A restore leaves the files of its version. Spark logs the time as it was typed: without a zone,
+# it may be in any. Statements that change properties, or begin and end a vacuum, leave the files
+# as they are, so several versions may fit.
+
+
+_ZONES_MS: Final = 14 * 3_600_000
+"""How far a time zone is from UTC, at most."""
+
+FileKey = tuple[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """`versions` ascend. Unless they are `complete`, a version that is gone may be another one."""
+
+    versions: tuple[int, ...]
+    complete: bool
+
+
+def candidates(base: DeltaLog, commit: Commit, time: str) -> Candidates:
+    """The versions with the files of a restore: of those at the times that its text can mean, or
+    of all if none of them fits.
+
+    Raises: CorruptLog, LogGap if the log is cleaned up meanwhile, StorageError.
+    """
+    span = _span(time)
+    after = base.snapshot(commit.version)
+    wanted, last = _keys(after), commit.version - 1
+    first, _ = base.versions()
+    begin = None if span is None else _version_at(base, span.earliest_ms)
+    complete = not first or begin is not None
+    if span is not None:
+        in_time = after.timestamp_ms <= span.latest_ms
+        end = last if in_time else _version_at(base, span.latest_ms)
+        if end is not None:
+            low = first if begin is None else min(begin, last)
+            found = _with_files(base, wanted, low, min(end, last))
+            if found:
+                return Candidates(found, complete)
+    return Candidates(_with_files(base, wanted, first, last), complete)
+
+
+def _version_at(base: DeltaLog, time_ms: int) -> int | None:
+    try:
+        return base.snapshot(timestamp_ms=time_ms).version
+    except VersionNotFound:
+        return None
+
+
+def _with_files(
+    base: DeltaLog, wanted: frozenset[FileKey], first: int, last: int
+) -> tuple[int, ...]:
+    differing = set(_keys(base.snapshot(first)) ^ wanted)
+    found = [] if differing else [first]
+    for commit in base.commits(first + 1, last):
+        added = {add.key for add in commit.adds}
+        touched = added | {remove.key for remove in commit.removes}
+        differing -= touched
+        differing |= {key for key in touched if (key in added) != (key in wanted)}
+        if not differing:
+            found.append(commit.version)
+    return tuple(found)
+
+
+def _keys(snapshot: Snapshot) -> frozenset[FileKey]:
+    return frozenset(add.key for add in snapshot.adds())
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """What a time can mean, in Unix milliseconds; both ends are included."""
+
+    earliest_ms: int
+    latest_ms: int
+
+
+def _span(time: str) -> _Span | None:
+    """Of milliseconds since 1970, or a text; None if it is neither."""
+    if time.lstrip("-").isdecimal():
+        return _Span(int(time), int(time))
+    try:
+        found = datetime.fromisoformat(time)
+    except ValueError:
+        return None
+    zones_ms = 0 if found.tzinfo else _ZONES_MS
+    aware = found if found.tzinfo else found.replace(tzinfo=UTC)
+    milliseconds = int(aware.timestamp() * 1000)
+    return _Span(milliseconds - zones_ms, milliseconds + zones_ms)
+
+
+# What the retained versions of a base table need of its log, beyond the log's newest version.
+#
+# A version of the log that is brought up to one of the base table has the same blocks as before,
+# or fewer; only a restore brings older ones back. So what was live at the beginning of the
+# retention, and after each restore since, is all that a view within the retention can read.
+
+
+@dataclass(frozen=True, slots=True)
+class Retained:
+    """`instant` is the oldest version of the log that is read, `blocks` are paths."""
+
+    instant: int
+    blocks: frozenset[str]
+
+
+def retained(log: MergeLog, newest: Snapshot, since_ms: int) -> Retained:
+    """What the views of the base versions need that were current at a time (Unix milliseconds) or
+    later.
+
+    Args:
+        newest: the newest version of the log.
+    Raises: LogGap if the base table's log is cleaned up meanwhile, CorruptLog, StorageError.
+    """
+    history = BaseHistory(log, newest)
+    instant, blocks = newest.version, frozenset[str]()
+    for version in _versions(log, since_ms):
+        try:
+            state = history.before(version)
+        except (BaseHistoryGap, BaseReplaced):
+            continue  # its view is refused by name: nothing makes it readable
+        blocks |= state.live.keys()
+    return Retained(min(instant, history.oldest_instant), blocks)
+
+
+def _versions(log: MergeLog, since_ms: int) -> list[int]:
+    """The base version that was current then, and the restores since."""
+    listing = read_log(log.base.store, 0, log.base.account())
+    times = {listing.earliest: 0}
+    times |= {v: file.modified_ms for v, file in listing.commits.items() if v >= listing.earliest}
+    first = current_at(times, since_ms)
+    commits = log.base.commits(first + 1, listing.latest)
+    return [first, *(commit.version for commit in commits if is_restore(commit))]
+
+
+def current_at(times: Mapping[int, int], time_ms: int) -> int:
+    """The version that was current at a time, or an earlier one; the first one if the time is
+    before all. Pure.
+
+    Args:
+        times: when each version was committed (Unix milliseconds), by any clock: they need not
+            ascend.
+    """
+    later = [version for version, committed_ms in times.items() if committed_ms > time_ms]
+    return max(min(times), min(later, default=max(times) + 1) - 1)
 
 
 class BaseHistory:

@@ -14,7 +14,7 @@ from typing import Any
 
 from tandem.delta.actions import Commit, Metadata, Txn
 from tandem.errors import BaseReplaced
-from tandem.mergelog.state.model import MERGED, BlockLogState, LogHistory
+from tandem.mergelog.state.versions import MERGED, BlockLogState, LogHistory
 
 
 class Boundary(StrEnum):

@@ -14,7 +14,7 @@ from tandem.mergelog.state.log_table import (
     require_columns,
     settings_of,
 )
-from tandem.mergelog.state.model import BlockLogState, txns_of
+from tandem.mergelog.state.versions import BlockLogState, txns_of
 
 
 def transition(

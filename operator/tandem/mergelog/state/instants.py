@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tandem.delta.actions import Commit
-from tandem.mergelog.state.model import LAST, BlockLogState
+from tandem.mergelog.state.versions import LAST, BlockLogState
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,10 +37,18 @@ from tandem.errors import (
     UnsupportedFeature,
     closest_name,
 )
-from tandem.mergelog.state.model import BASE, FEATURE, FORMAT, MARK, Block, BlockLogState, block_of
-from tandem.mergelog.state.own_commits import require_own
+from tandem.mergelog.state.versions import (
+    BASE,
+    FEATURE,
+    FORMAT,
+    MARK,
+    Block,
+    BlockLogState,
+    block_of,
+    require_own,
+)
+from tandem.storage.rooted import Subfolder
 from tandem.storage.store import Store
-from tandem.storage.subfolder import Subfolder
 
 LOG_FOLDER = "_tandem/log"
 CHECKPOINT_INTERVAL = 50

@@ -8,14 +8,104 @@ to a round that lost the race for its version.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 
 from tandem.delta import dv
 from tandem.delta.actions import Commit
-from tandem.operations.attempt import paths
+from tandem.delta.log.delta_log import DeltaLog
+from tandem.delta.log.snapshot import Snapshot
+from tandem.jobs.formats import JobSpec, LogReads
+from tandem.operations.attempt import paths, records
+from tandem.operations.attempt.records import PlanRecord
 from tandem.storage.store import Store, side_by_side
 from tandem.timeline.segments import TAG_ROW_MAP
+
+# What unfinished operations still need, which must not be cleaned (invariant 6).
+#
+# An operation is unfinished while it has a persisted plan of an attempt that has not ended, and no
+# result. Operations of dead processes count, too: their next run may adopt their files. One that
+# died between its commit and its result needs nothing any more, which only the log shows.
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """One unfinished attempt: the version that it reads, and its operation."""
+
+    operation_id: str
+    attempt: int
+    kind: str
+    read_version: int
+
+
+def unfinished(store: Store) -> tuple[Pin, ...]:
+    """All pins of a table. One listing, and a read per unfinished attempt.
+
+    Raises: ManifestInvalid if a plan is damaged: then nothing may be cleaned.
+    """
+    plans: dict[str, set[int]] = defaultdict(set)
+    ended: dict[str, set[int]] = defaultdict(set)
+    finished: set[str] = set()
+    for meta in store.list(paths.operations()):
+        operation_id, _, rest = meta.path.removeprefix(paths.operations() + "/").partition("/")
+        if rest == "result.json":
+            finished.add(operation_id)
+            continue
+        split = paths.split_attempt(meta.path)
+        if split is not None and split[1] == "plan.json":
+            plans[operation_id].add(split[0])
+        elif split is not None and split[1] == "ended.json":
+            ended[operation_id].add(split[0])
+    pins = []
+    for operation_id in sorted(plans.keys() - finished):
+        for attempt in sorted(plans[operation_id] - ended[operation_id]):
+            plan = records.load(store, paths.plan(operation_id, attempt), PlanRecord)
+            if plan is not None:
+                pins.append(Pin(operation_id, attempt, plan.kind, plan.read_version))
+    return tuple(pins)
+
+
+def uncommitted(found: tuple[Pin, ...], latest: Snapshot) -> tuple[Pin, ...]:
+    """Those of the pins that may yet commit after a version of their table: it shows neither a
+    success of the operation nor that the attempt is dead. Pure."""
+
+    def has_ended(pin: Pin) -> bool:
+        abandoned = latest.txns.get(paths.abandoned_app(pin.operation_id))
+        return (
+            paths.success_app(pin.operation_id) in latest.txns
+            or paths.closed_app(pin.operation_id) in latest.txns
+            or (abandoned is not None and abandoned.version >= pin.attempt)
+        )
+
+    return tuple(pin for pin in found if not has_ended(pin))
+
+
+def log_reads(store: Store, log: DeltaLog) -> tuple[LogReads, ...]:
+    """What unfinished operations on a table read of the log beside it.
+
+    Raises: ManifestInvalid, StorageError.
+    """
+    found = unfinished(store)
+    if not found:
+        return ()
+    reads = (reads_of_log(store, pin) for pin in uncommitted(found, log.snapshot()))
+    return tuple(each for each in reads if each is not None)
+
+
+def reads_of_log(store: Store, pin: Pin) -> LogReads | None:
+    """What a pinned attempt reads of the log beside its table. Raises: ManifestInvalid,
+    StorageError."""
+    job = records.load(store, paths.job(pin.operation_id, pin.attempt), JobSpec)
+    return None if job is None else job.job.log_reads
+
+
+def inputs(store: Store, pin: Pin) -> frozenset[str]:
+    """The logged paths that a pinned attempt reads. Raises: ManifestInvalid, StorageError."""
+    job = records.load(store, paths.job(pin.operation_id, pin.attempt), JobSpec)
+    reads = () if job is None else job.job.reads
+    return frozenset(file.logged_path for file in reads)
 
 
 def clean_dead(

@@ -27,7 +27,7 @@ import re
 
 ROOT = "_tandem"
 FACTS = f"{ROOT}/index/facts"
-"""As of `tandem.index.facts.packed`, which is not imported here."""
+"""As of `tandem.index.facts.files`, which is not imported here."""
 MOST_ATTEMPTS = 999
 """The most attempts of one run of an operation. Numbers are read from file names and from the log,
 which other writers can fill with anything: all attempts up to a number are cleaned, and a number

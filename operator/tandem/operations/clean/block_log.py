@@ -13,18 +13,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tandem.delta.log.cleanup import plan_cleanup
-from tandem.delta.log.maintenance import maintain
+from tandem.delta.log.maintenance import maintain, plan_cleanup
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.properties import cleans_log, log_retention_ms
 from tandem.delta.protocol import OperationKind
 from tandem.errors import InvalidSpec, TandemError
+from tandem.mergelog.state.base_history import retained
 from tandem.mergelog.state.log_table import LOG_FOLDER, MergeLog
-from tandem.mergelog.state.model import upload_of
-from tandem.mergelog.state.retained import retained
+from tandem.mergelog.state.versions import upload_of
 from tandem.mergelog.upkeep import catch_up, roll_back
-from tandem.operations.attempt import pins
-from tandem.operations.clean.categories import listed
+from tandem.operations.attempt import garbage
 from tandem.operations.clean.clean import (
     CleanedTable,
     CleaningOptions,
@@ -34,7 +32,7 @@ from tandem.operations.clean.clean import (
     rules_for,
     store_time,
 )
-from tandem.operations.clean.facts import CleaningDependencies, NeededFiles
+from tandem.operations.clean.facts import CleaningDependencies, NeededFiles, listed
 from tandem.operations.model import Table
 from tandem.planning.cleaning import (
     DAY_MS,
@@ -136,7 +134,7 @@ def merges_of(base: Table) -> NeededFiles:
 
     Raises: ManifestInvalid if a plan is damaged.
     """
-    reads = pins.log_reads(base.store, base.log)
+    reads = garbage.log_reads(base.store, base.log)
     blocks = frozenset(object_path(path) for each in reads for path in each.blocks)
     return NeededFiles(tuple(each.version for each in reads), blocks)
 
@@ -212,7 +210,7 @@ class _LogRound:
             return ()
         # Only now, since to find what restores need reads the base table's commits.
         needed = retained(self.log, snapshot, now_ms - retention_ms - DAY_MS).instant
-        unfinished = pins.uncommitted(pins.unfinished(self.log.store), snapshot)
+        unfinished = garbage.uncommitted(garbage.unfinished(self.log.store), snapshot)
         own = [pin.read_version for pin in unfinished]
         in_use_from = min((needed, *own, *merges_of(self.base).reads))
         return self._plan(snapshot, retention_ms, now_ms, in_use_from)

@@ -22,12 +22,11 @@ from tandem.delta.properties import files_kept_ms
 from tandem.errors import InvalidSpec, ManifestInvalid
 from tandem.jobs.formats import Format
 from tandem.mergelog.state.log_table import LOG_FOLDER
-from tandem.mergelog.state.model import upload_folder
+from tandem.mergelog.state.versions import upload_folder
 from tandem.operations.attempt import paths, records
 from tandem.operations.attempt.records import OperationRecord
 from tandem.operations.clean import log_history
-from tandem.operations.clean.categories import listed
-from tandem.operations.clean.facts import CleaningDependencies, FactsReader, NeededFiles
+from tandem.operations.clean.facts import CleaningDependencies, FactsReader, NeededFiles, listed
 from tandem.operations.model import Identity, Table, Work
 from tandem.operations.session.committer import Committer
 from tandem.planning.cleaning import (

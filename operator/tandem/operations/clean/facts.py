@@ -6,15 +6,17 @@ may yet commit, whatever other records say.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.properties import tombstone_retention_ms
-from tandem.mergelog.state.model import ROLLBACK
-from tandem.operations.attempt import cutoffs, paths, pins, records
-from tandem.operations.attempt.pins import Pin
+from tandem.mergelog.state.versions import ROLLBACK
+from tandem.operations.attempt import cutoffs, garbage, paths, records
+from tandem.operations.attempt.garbage import Pin
+from tandem.operations.attempt.paths import FACTS, ID, ROOT, split_attempt
 from tandem.operations.attempt.records import AttemptRecord, PlanRecord, ResultRecord
 from tandem.operations.clean import log_history
 from tandem.operations.model import Table
@@ -41,7 +43,45 @@ from tandem.planning.cleaning import (
 from tandem.spec.replace import TableReplace
 from tandem.spec.status import Phase
 from tandem.storage.paths import object_path
+from tandem.storage.store import ObjectInfo
 from tandem.timeline.holds import hold_at
+
+# The category of each file of a table, by its name alone. Pure.
+
+
+_OURS = re.compile(
+    rf"(?:(?P<folder>{ROOT}/dv/|{FACTS}/)?{ID}-(?P<number>[1-9][0-9]{{0,2}})/"
+    rf"|{ROOT}/rowmaps/{ID}-(?P<map>[1-9][0-9]{{0,2}})\.rowmap\Z"
+    rf"|{ROOT}/operations/{ID}/(?P<rest>.+)\Z)"
+)
+_BY_FOLDER = (
+    (f"{ROOT}/probe/", FileCategory.PROBE),
+    (f"{ROOT}/dv/", FileCategory.VECTORS),
+    (f"{FACTS}/", FileCategory.FACTS),
+)
+_RECORDS = ("operation.json", "result.json", "source.json", "cutoff.json", "batches.json")
+
+
+def listed(meta: ObjectInfo) -> ListedFile:
+    """A file of the listing, with its category."""
+    path, size, modified = meta.path, meta.size, meta.modified_ms
+    match = _OURS.match(path)
+    if match is None:
+        part = next((p for start, p in _BY_FOLDER if path.startswith(start)), FileCategory.OTHER)
+        if hold_at(path, modified) is not None:
+            part = FileCategory.HOLD
+        return ListedFile(path, size, modified, part)
+    if match["number"]:
+        part = dict(_BY_FOLDER).get(match["folder"], FileCategory.DATA)
+        return ListedFile(path, size, modified, part, match[2], int(match["number"]))
+    if match["map"]:
+        return ListedFile(path, size, modified, FileCategory.ROW_MAP, match[4], int(match["map"]))
+    split = split_attempt(path)
+    if split is not None:
+        part = FileCategory.ROUND if split[1].startswith("rounds/") else FileCategory.ATTEMPT
+        return ListedFile(path, size, modified, part, match[6], split[0])
+    parts = {"ending.json": FileCategory.ENDING, **dict.fromkeys(_RECORDS, FileCategory.RECORD)}
+    return ListedFile(path, size, modified, parts.get(match["rest"], FileCategory.OTHER), match[6])
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +259,7 @@ class FactsReader:
                 start = cutoffs.of(self._store, operation_id)
                 reads.update(() if start is None else (start,))
             pin = Pin(operation_id, attempt, plan.kind, plan.read_version)
-            for logged_path in pins.inputs(self._store, pin):
+            for logged_path in garbage.inputs(self._store, pin):
                 inputs.update(
                     log_history.protected_paths(object_path(logged_path), self._table.location)
                 )

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from tandem.delta import dv
 from tandem.delta.actions import DeletionVector, RemoveFile, Txn
-from tandem.delta.log.checkpoint import read as checkpoint_read
+from tandem.delta.log import checkpoint as checkpoint_read
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.listing import Checkpoint, Listing, read_log
 from tandem.delta.log.snapshot import Snapshot

@@ -16,38 +16,42 @@ from tandem.errors import InvalidSpec
 from tandem.intervals import IntervalSet
 from tandem.jobs.formats import InputFile, JobBin, JobLayout, RewriteJob
 from tandem.jobs.results import OutputFile
-from tandem.locks import model as locks_
-from tandem.locks.model import LockResources
+from tandem.locks import rules as locks_
+from tandem.locks.rules import LockResources
 from tandem.operations.attempt import paths
 from tandem.operations.attempt.records import RunRecord, put_once
-from tandem.operations.kinds.batches.cut import batches_of, runs_at, runs_of
-from tandem.operations.kinds.batches.progress import Batches, committed, has_ended
-from tandem.operations.kinds.batches.record import BatchesRecord, fixed, load
-from tandem.operations.kinds.batches.resource import batch_of
+from tandem.operations.kinds.batches import (
+    Batches,
+    BatchesRecord,
+    batch_of,
+    batches_of,
+    committed,
+    fixed,
+    has_ended,
+    load,
+    runs_at,
+    runs_of,
+)
 from tandem.operations.kinds.rewrite import (
     RewriteKind,
     locks_described,
     past_segments,
     published,
 )
-from tandem.operations.kinds.table.copied_files import described
-from tandem.operations.kinds.table.job_files import require_inside
-from tandem.operations.kinds.table.lock_times import times_of
-from tandem.operations.kinds.table.output_roots import root_tags
+from tandem.operations.kinds.table.job_files import described, require_inside, root_tags
 from tandem.operations.kinds.table.table_changes import require_vectors_or_edits
-from tandem.operations.kinds.table.time_column import time_borders, time_column
+from tandem.operations.kinds.table.time_column import time_borders, time_column, times_of
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, Planned, Work
-from tandem.operations.report.sentences import of_rewrite_edits
+from tandem.operations.report.explain import of_rewrite_edits
 from tandem.planning.compaction import plan_compaction
 from tandem.planning.layout import checked_columns, rewrite_criterion
-from tandem.planning.model import CompactionPlan, CompactionRequest, SegmentRun
+from tandem.planning.major import taken_intervals, within
+from tandem.planning.plans import CompactionPlan, CompactionRequest, SegmentRun
 from tandem.planning.runs import proposed_names
-from tandem.planning.semi_major import taken_intervals, within
 from tandem.spec.compaction import LayoutStrategy, LockGranularity, Spanning, TableCompaction
-from tandem.spec.fields import Granularity
+from tandem.spec.fields import Granularity, format_quantity
 from tandem.spec.status import OperationResult, Plan
-from tandem.spec.units import format_quantity
 from tandem.timeline import lineage
 from tandem.timeline.chunks import TimeColumn
 from tandem.timeline.file_columns import TAG_CHUNK

@@ -10,13 +10,16 @@ from __future__ import annotations
 from tandem.delta import protocol
 from tandem.delta.log import files as files_
 from tandem.jobs.formats import IngestJob
-from tandem.locks.model import NOTHING, within
-from tandem.operations.kinds.table.job_files import output_add
-from tandem.operations.kinds.table.lock_times import time_of_locks, times_of_files
-from tandem.operations.kinds.table.segment_numbers import new_segment, numbers_at
+from tandem.locks.rules import NOTHING, within
+from tandem.operations.kinds.table.job_files import new_segment, numbers_at, output_add
 from tandem.operations.kinds.table.sources import check_loaded, check_source, version_of_source
 from tandem.operations.kinds.table.table_changes import verdict_of_table
-from tandem.operations.kinds.table.time_column import borders_of_load, shared_files
+from tandem.operations.kinds.table.time_column import (
+    borders_of_load,
+    shared_files,
+    time_of_locks,
+    times_of_files,
+)
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, OutputFileChange, Planned, Work
 from tandem.spec.status import Plan, Reconciled, RowsAffected

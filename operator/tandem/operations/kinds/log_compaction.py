@@ -13,15 +13,15 @@ from tandem.delta import protocol
 from tandem.delta.actions import AddFile
 from tandem.errors import CorruptLog, VersionNotFound
 from tandem.jobs.formats import InputFile, StitchJob, StitchRun
-from tandem.locks.model import named
+from tandem.locks.rules import named
 from tandem.mergelog.runs import BlockRun, RunsLeft, all_blocks, applicable, small_runs
 from tandem.mergelog.state.log_table import (
     check_format,
     settings_of,
     state_of,
 )
-from tandem.mergelog.state.model import Block, BlockLogState, tags_of
-from tandem.operations.attempt import pins
+from tandem.mergelog.state.versions import Block, BlockLogState, tags_of
+from tandem.operations.attempt import garbage
 from tandem.operations.kinds.table.job_files import output_add
 from tandem.operations.kinds.table.table_changes import verdict_of_table
 from tandem.operations.machine.events import Verdict
@@ -102,10 +102,10 @@ class LogCompactionKind:
         """The blocks that other unfinished log compactions replace, or log merges read."""
         log, base = work.table, work.table.base
         taken: set[str] = set()
-        for pin in pins.uncommitted(pins.unfinished(log.store), work.snapshot):
+        for pin in garbage.uncommitted(garbage.unfinished(log.store), work.snapshot):
             if pin.operation_id != work.identity.operation_id:
-                taken |= pins.inputs(log.store, pin)
-        for reads in pins.log_reads(base.store, base.log) if base is not None else ():
+                taken |= garbage.inputs(log.store, pin)
+        for reads in garbage.log_reads(base.store, base.log) if base is not None else ():
             taken |= reads.blocks
         return taken
 

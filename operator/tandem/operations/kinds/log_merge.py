@@ -24,10 +24,17 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.scan import table_format
 from tandem.errors import ManifestInvalid
 from tandem.jobs.formats import InputFile, JobSpec, LogBlock, LogMergeJob
-from tandem.locks.model import segment
-from tandem.mergelog.rows.merged import MergeResult, at_version, read
-from tandem.mergelog.rows.pruned import may_hold
-from tandem.mergelog.rows.winners import LogWinners, MatchedRows, match, winners_of
+from tandem.locks.rules import segment
+from tandem.mergelog.rows.winners import (
+    LogWinners,
+    MatchedRows,
+    MergeResult,
+    at_version,
+    match,
+    may_hold,
+    read,
+    winners_of,
+)
 from tandem.mergelog.state.base_history import BaseHistory, require_same_table
 from tandem.mergelog.state.log_table import (
     LOG_FOLDER,
@@ -38,12 +45,16 @@ from tandem.mergelog.state.log_table import (
     require_mergeable,
     settings_of,
 )
-from tandem.mergelog.state.model import MERGED, BlockLogState, in_order
-from tandem.operations.attempt.sidecars import read_sidecar
-from tandem.operations.kinds.table.job_files import output_add, require_inside
+from tandem.mergelog.state.versions import MERGED, BlockLogState, in_order
+from tandem.operations.attempt.records import read_sidecar
+from tandem.operations.kinds.table.commit_history import SnapshotView, VectorCache
+from tandem.operations.kinds.table.job_files import (
+    new_segment,
+    numbers_at,
+    output_add,
+    require_inside,
+)
 from tandem.operations.kinds.table.prerequisite_merge import log_as_of, may_hide_rows
-from tandem.operations.kinds.table.segment_numbers import new_segment, numbers_at
-from tandem.operations.kinds.table.snapshot_view import SnapshotView, VectorCache
 from tandem.operations.kinds.table.table_changes import (
     MOST_LOST_EDITS,
     require_vectors_or_edits,
@@ -51,7 +62,7 @@ from tandem.operations.kinds.table.table_changes import (
 )
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, OutputFileChange, Planned, Work
-from tandem.operations.report.sentences import of_row_edits
+from tandem.operations.report.explain import of_row_edits
 from tandem.spec.compaction import TableCompaction
 from tandem.spec.status import MERGES_LOG, Plan, Reconciled, RowsAffected
 from tandem.timeline.segments import output_tags

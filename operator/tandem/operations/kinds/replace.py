@@ -16,6 +16,7 @@ from tandem.delta import dv, protocol
 from tandem.delta.actions import AddFile
 from tandem.delta.log import files as files_
 from tandem.delta.log.snapshot import Snapshot
+from tandem.delta.stats import num_records_of
 from tandem.errors import (
     DataFileMissing,
     InvalidSpec,
@@ -26,16 +27,22 @@ from tandem.errors import (
     VersionNotFound,
 )
 from tandem.intervals import IntervalSet
-from tandem.jobs.formats import ReplaceJob, RowScope
-from tandem.locks.model import NOTHING, WHOLE_TABLE, LockResources, named_or_within, within
+from tandem.jobs.formats import InputFile, ReplaceJob, RoundRequest, RowScope
+from tandem.locks.rules import NOTHING, WHOLE_TABLE, LockResources, named_or_within, within
 from tandem.mergelog.state.log_table import MergeLog
 from tandem.operations.attempt import cutoffs
-from tandem.operations.kinds import replace_rounds
-from tandem.operations.kinds.table.commit_history import CommitHistory
-from tandem.operations.kinds.table.empty_chunks import EmptyChunks
-from tandem.operations.kinds.table.job_files import changes_of, output_add, require_inside
-from tandem.operations.kinds.table.lock_times import adopted, time_of_locks, times_of_files
+from tandem.operations.kinds.table.commit_history import CommitHistory, SnapshotView, VectorCache
+from tandem.operations.kinds.table.job_files import (
+    changes_of,
+    input_file,
+    matches_of,
+    new_segment,
+    numbers_at,
+    output_add,
+    require_inside,
+)
 from tandem.operations.kinds.table.row_scope import (
+    EmptyChunks,
     ScopedRows,
     files_in_scope,
     intervals_of,
@@ -44,26 +51,97 @@ from tandem.operations.kinds.table.row_scope import (
     time_scope,
     with_mask,
 )
-from tandem.operations.kinds.table.segment_numbers import new_segment, numbers_at
-from tandem.operations.kinds.table.snapshot_view import SnapshotView, VectorCache
 from tandem.operations.kinds.table.sources import check_loaded, check_source, version_of_source
 from tandem.operations.kinds.table.table_changes import MOST_LOST_EDITS, verdict_of_table
-from tandem.operations.kinds.table.time_column import borders_of_load, shared_files
+from tandem.operations.kinds.table.time_column import (
+    adopted,
+    borders_of_load,
+    shared_files,
+    time_of_locks,
+    times_of_files,
+)
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, OutputFileChange, Planned, Work
-from tandem.operations.report.sentences import of_replace, of_row_edits
-from tandem.planning.custom import require_live
+from tandem.operations.report.explain import of_replace, of_row_edits
+from tandem.planning.major import require_live
 from tandem.pruning.scope import Coverage, TimeScope, Values
+from tandem.reconcile import replace as rule
+from tandem.reconcile.matches import check_part, round_result
 from tandem.reconcile.outcomes import StatementConflict
-from tandem.reconcile.replace import rule
-from tandem.reconcile.replace.ages import RowAges
-from tandem.rowmap.positions import span
+from tandem.reconcile.replace import RowAges
+from tandem.rowmap.positions import span, to_bitmap
 from tandem.spec.replace import Outside, Scope, TableReplace
 from tandem.spec.status import Plan, Reconciled, RowsAffected, RowsReplaced
 from tandem.spec.update import Source, SourceFormat
 from tandem.storage.paths import canonical_location
 from tandem.text import counted
 from tandem.timeline.segments import output_tags, segment_name, segments
+
+# Where a replace finds out which rows of files are in its scope: in this process, or by its job.
+#
+# Statistics and partition values leave some files open, and the times of these have to be read.
+# The engine reads few of them (`SmallRounds.time_bytes`), the job all others: in its first run
+# those that are known at the plan, in a later round those that came since. An answer is about all
+# rows of a file, live or not, and a file never changes: the job reads it once, and the answer does
+# not depend on the version at which it was requested.
+
+
+_BYTES_OF_A_TIME = 8
+_BYTES_OF_A_FILE = 256 << 10
+"""What a store sends in the time that it takes to answer: a file costs no less."""
+
+
+def need_job(work: Work, adds: Iterable[AddFile]) -> bool:
+    """Whether the times of these files are too many to be read in this process. Estimated without
+    opening a file: eight bytes a row, but no more than the file has."""
+    total = 0
+    for add in adds:
+        rows = num_records_of(add.stats)
+        times = add.size if rows is None else min(add.size, rows * _BYTES_OF_A_TIME)
+        total += max(times, _BYTES_OF_A_FILE)
+    return total > work.small_rounds.time_bytes
+
+
+def inputs_of(view: SnapshotView, paths: Sequence[str]) -> tuple[InputFile, ...]:
+    """These files, with all their rows, as inputs of a job. Raises: DataFileMissing."""
+    view.prefetch(paths)
+    found = []
+    for path in sorted(paths):
+        state = view.get(path)
+        assert state is not None
+        found.append(input_file(view, path, span(0, state.rows)))
+    return tuple(found)
+
+
+def by_job(work: Work, view: SnapshotView, paths: Sequence[str]) -> Decision:
+    """The decision to let the job read these files: in its next round, or by a plan with a job."""
+    plan, spec = work.frozen
+    files = counted(len(paths), "file")
+    if not spec.job.needs_spark:
+        return Decision(Verdict.REPLAN, f"a job has to read the times of {files}")
+    request = RoundRequest(
+        operation_id=plan.operation_id,
+        attempt=plan.attempt,
+        round=max(work.results) + 1,
+        table_version=view.snapshot.version,
+        inputs=inputs_of(view, paths),
+    )
+    return Decision(Verdict.EVALUATE, f"the times of {files} are unknown", evaluate=request)
+
+
+def rows_of_round(work: Work, round_: int) -> Mapping[str, BitMap64]:
+    """By path the rows in scope of the files that a round has read. Raises: ManifestInvalid,
+    CountMismatch."""
+    job = work.frozen[1].job
+    assert isinstance(job, ReplaceJob)
+    inputs = job.inputs if round_ == 0 else work.requests[round_].inputs
+    if not inputs:
+        return {}
+    paths = [file.logged_path for file in inputs]
+    result = round_result(matches_of(work.table, work.results[round_]), paths, ())
+    check_part(result, {file.logged_path: span(0, file.rows) for file in inputs})
+    found = {path: to_bitmap(matches.positions) for path, matches in result.matches.items()}
+    return {path: found.get(path, BitMap64()) for path in paths}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +190,7 @@ class ReplaceKind:
         require_inside(work.table, adds.values())
         whole = sum(part is Coverage.ALL for part in parts.values())
         read = [adds[path] for path, part in parts.items() if part is Coverage.SOME]
-        by_job = replace_rounds.need_job(work, read)
+        by_job = need_job(work, read)
         locks = self._locks(work, scope, adds)
         summary = Plan(
             read_version=snapshot.version,
@@ -146,7 +224,7 @@ class ReplaceKind:
             )
         if by_job:
             view = self._begin(work).remember(snapshot)
-            inputs = replace_rounds.inputs_of(view, [add.logged_path for add in read])
+            inputs = inputs_of(view, [add.logged_path for add in read])
             job = job.model_copy(update={"inputs": inputs})
         fixes = spec.scope is Scope.AT_START and spec.start_version is None
         return Planned(summary, job, locks, fixes_cutoff=fixes)
@@ -253,7 +331,7 @@ class ReplaceKind:
     def load(self, work: Work, round_: int) -> None:
         if round_ == 0:
             self._forget_rows()
-        self._in_scope.update(replace_rounds.rows_of_round(work, round_))
+        self._in_scope.update(rows_of_round(work, round_))
 
     def _forget_rows(self) -> None:
         """The time column may have another name since an earlier attempt."""
@@ -303,8 +381,8 @@ class ReplaceKind:
         if isinstance(outcome, rule.ReadFiles):
             latest.prefetch(outcome.paths)
             adds = [add for path in outcome.paths if (add := latest.add(path)) is not None]
-            if replace_rounds.need_job(work, adds):
-                return replace_rounds.by_job(work, latest, outcome.paths)
+            if need_job(work, adds):
+                return by_job(work, latest, outcome.paths)
             self._scoped(work, scope).read(snapshot, adds)
             outcome = decided()
         if isinstance(outcome, StatementConflict):

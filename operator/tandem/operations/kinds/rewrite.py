@@ -24,15 +24,14 @@ from tandem.intervals import IntervalSet, TimeInterval
 from tandem.jobs.formats import InputFile, JobLayout, RewriteJob
 from tandem.jobs.results import OutputFile
 from tandem.jobs.runner import SMALL_BYTES
-from tandem.locks.model import LockResources, Mode, named
+from tandem.locks.rules import LockResources, Mode, named
 from tandem.operations.attempt import paths
-from tandem.operations.attempt.sidecars import read_sidecar
-from tandem.operations.kinds.table.commit_history import CommitHistory
+from tandem.operations.attempt.records import read_sidecar
+from tandem.operations.kinds.table.commit_history import CommitHistory, SnapshotView, VectorCache
 from tandem.operations.kinds.table.heirs import HeirSearch, read_rows
 from tandem.operations.kinds.table.job_files import changes_of, input_file, output_add
-from tandem.operations.kinds.table.lock_times import adopted
-from tandem.operations.kinds.table.snapshot_view import SnapshotView, VectorCache
 from tandem.operations.kinds.table.table_changes import verdict_of_table
+from tandem.operations.kinds.table.time_column import adopted
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, OutputFileChange, Planned, Work
 from tandem.operations.session.carry_out import edits_of

@@ -15,34 +15,35 @@ import pyarrow as pa
 
 from tandem.delta import protocol
 from tandem.delta.actions import Metadata
-from tandem.delta.datafiles.rowgroups.source import share_of_columns
+from tandem.delta.datafiles.rowgroups.joined import share_of_columns
 from tandem.delta.log import files as files_
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import ManifestInvalid
 from tandem.intervals import EVERYWHERE
 from tandem.jobs.formats import InputFile, MergeJob, StatementJob
-from tandem.locks.model import NOTHING, WHOLE_TABLE, LockResources, named_or_within
+from tandem.locks.rules import NOTHING, WHOLE_TABLE, LockResources, named_or_within
 from tandem.operations.attempt import paths
-from tandem.operations.kinds.statement_rounds import StatementRounds, absorbed, result_of_round
-from tandem.operations.kinds.statement_run import (
+from tandem.operations.kinds.statement_rounds import (
     CommitDescription,
     S,
+    StatementRounds,
     StatementRun,
+    absorbed,
     change_set,
     change_set_by_edits,
+    result_of_round,
 )
-from tandem.operations.kinds.table.commit_history import CommitHistory
+from tandem.operations.kinds.table.commit_history import CommitHistory, VectorCache
 from tandem.operations.kinds.table.job_files import input_file, require_inside
-from tandem.operations.kinds.table.lock_times import adopted, time_of_locks, times_of_files
 from tandem.operations.kinds.table.prerequisite_merge import StatementLog
-from tandem.operations.kinds.table.snapshot_view import VectorCache
 from tandem.operations.kinds.table.table_changes import (
     require_vectors_or_edits,
     verdict_of_table,
 )
+from tandem.operations.kinds.table.time_column import adopted, time_of_locks, times_of_files
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, Planned, Work
-from tandem.operations.report.sentences import of_row_edits
+from tandem.operations.report.explain import of_row_edits
 from tandem.pruning.selection import Selection
 from tandem.reconcile import statement as rule
 from tandem.spec.status import Plan

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tandem.delta.actions import AddFile
-from tandem.delta.datafiles.filter_columns import required_filters
+from tandem.delta.datafiles.bloom_filters import required_filters
 from tandem.delta.log.snapshot import Snapshot
 from tandem.jobs.formats import JobBin, JobLayout, RewriteJob
 from tandem.jobs.results import OutputFile
-from tandem.locks import model as locks_
+from tandem.locks import rules as locks_
 from tandem.operations.attempt import paths
 from tandem.operations.kinds.rewrite import RewriteKind, locks_described, past_segments, published
 from tandem.operations.kinds.table.job_files import require_inside
-from tandem.operations.kinds.table.lock_times import time_of_locks, times_of
+from tandem.operations.kinds.table.time_column import time_of_locks, times_of
 from tandem.operations.model import CommitContent, Planned, Work
 from tandem.planning.layout import checked_columns
 from tandem.planning.segment_rewrite import (

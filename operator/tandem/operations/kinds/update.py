@@ -7,7 +7,7 @@ from tandem.delta.actions import Metadata
 from tandem.delta.log.snapshot import Snapshot
 from tandem.jobs.formats import InputFile, StatementJob
 from tandem.operations.kinds.row_level import RowLevelKind
-from tandem.operations.kinds.statement_run import CommitDescription
+from tandem.operations.kinds.statement_rounds import CommitDescription
 from tandem.operations.model import Work
 from tandem.pruning.selection import Selection
 from tandem.reconcile import statement as rule

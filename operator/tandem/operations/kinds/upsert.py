@@ -13,7 +13,7 @@ from tandem.delta import protocol
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.schema import StructType, to_delta_json
 from tandem.jobs.formats import JobSpec, JobTable, UpsertJob
-from tandem.locks.model import WHOLE_TABLE
+from tandem.locks.rules import WHOLE_TABLE
 from tandem.mergelog.state.base_history import BaseHistory, base_of, require_same_table
 from tandem.mergelog.state.commits import transition
 from tandem.mergelog.state.log_table import (
@@ -27,7 +27,7 @@ from tandem.mergelog.state.log_table import (
     require_mergeable,
     settings_of,
 )
-from tandem.mergelog.state.model import Block, BlockLogState, tags_of
+from tandem.mergelog.state.versions import Block, BlockLogState, tags_of
 from tandem.operations.kinds.table.job_files import output_add
 from tandem.operations.kinds.table.sources import check_loaded, check_source, version_of_source
 from tandem.operations.kinds.table.table_changes import (

@@ -5,12 +5,8 @@ Pure: no I/O, no clock, no randomness. All of its input arrives as events.
     step           the machine: which transition follows from which event
     state          its state, in groups
     events         its inputs
-    effects        its outputs
     startup        transitions: what the log and earlier sessions say
     execution      transitions: plan, locks, job
     committing     transitions: reconcile, commit, or end without a commit
-    failures       transitions: what follows when an effect fails
-    stop_requests  transitions: cancel, suspend, deadline and interrupt
-    parts          the place of a batch in its operation
     transitions    what they share: ask for an effect, end, give up an attempt, succeed
 """

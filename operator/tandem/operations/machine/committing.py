@@ -8,18 +8,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tandem.errors import Reason
-from tandem.operations.machine.effects import Point
 from tandem.operations.machine.events import (
     AbandonRefused,
     CommitPut,
     CommitRefused,
     Decided,
     Ending,
+    Point,
     RecordedBefore,
     Verdict,
 )
-from tandem.operations.machine.parts import with_batches
-from tandem.operations.machine.state import Closing, OperationState
+from tandem.operations.machine.state import Closing, OperationState, with_batches
 from tandem.operations.machine.transitions import (
     Transition,
     close,

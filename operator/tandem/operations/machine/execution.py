@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tandem.errors import Reason
-from tandem.operations.machine.effects import Point
 from tandem.operations.machine.events import (
     Ending,
     JobLost,
@@ -16,12 +15,12 @@ from tandem.operations.machine.events import (
     LocksGranted,
     LocksWaiting,
     PlanMade,
+    Point,
     RoundDone,
     StartRefused,
     YieldRequired,
 )
-from tandem.operations.machine.parts import with_batches
-from tandem.operations.machine.state import LockState, OperationState, Refusal
+from tandem.operations.machine.state import LockState, OperationState, Refusal, with_batches
 from tandem.operations.machine.transitions import (
     Transition,
     claim,

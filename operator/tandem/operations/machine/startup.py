@@ -9,18 +9,18 @@ from dataclasses import replace
 
 from tandem.errors import Reason
 from tandem.operations.attempt.paths import MOST_ATTEMPTS
-from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import (
     AdoptionRefused,
     AttemptAdopted,
     CommitFound,
     EarlierFound,
+    Effect,
     Ending,
+    Point,
     StopRequest,
     TableRead,
 )
 from tandem.operations.machine.state import Closing, OperationState, YieldState
-from tandem.operations.machine.stop_requests import stop
 from tandem.operations.machine.transitions import (
     START_OVER,
     Transition,
@@ -29,6 +29,7 @@ from tandem.operations.machine.transitions import (
     do,
     end,
     perform,
+    stop,
     succeed,
 )
 from tandem.spec.status import Phase

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tandem.operations.machine import committing, execution, failures, startup, stop_requests
-from tandem.operations.machine.effects import Point
+from tandem.operations.machine import committing, execution, startup, transitions
 from tandem.operations.machine.events import (
     AbandonedBefore,
     AbandonRefused,
@@ -39,6 +38,7 @@ from tandem.operations.machine.events import (
     LocksGranted,
     LocksWaiting,
     PlanMade,
+    Point,
     PrerequisiteFound,
     RecordedBefore,
     RoundDone,
@@ -111,9 +111,9 @@ def step(state: OperationState, event: Event) -> Transition:
         case RecordedBefore():
             return committing.recorded_before(state, event)
         case EffectFailed():
-            return failures.failed(state, event)
+            return transitions.failed(state, event)
         case StopRequest():
-            return stop_requests.requested(state, event)
+            return transitions.requested(state, event)
         case EffectDone():
             return _done(state, event)
 

@@ -4,6 +4,4 @@ Pure.
 
     status     the state machine's state as `status`
     explain    fields of `result`
-    sentences  `result.summary`
-    totals     the result of batches as that of their operation
 """

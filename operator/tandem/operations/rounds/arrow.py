@@ -24,8 +24,7 @@ from tandem.jobs.formats import InputFile, JobSpec, MergeJob, StatementJob
 from tandem.jobs.results import OutputFile
 from tandem.operations.rounds.port import SmallRoundResult
 from tandem.operations.rounds.source_copy import SourceCopy, newest_copy
-from tandem.reconcile.matches import KEPT
-from tandem.reconcile.merge_sources import Sources, unmatched_sources
+from tandem.reconcile.matches import KEPT, Sources, unmatched_sources
 from tandem.spark.jobs.local_statement import compiled
 from tandem.spark.runtime.control import job_table_format, output_file
 from tandem.spark.runtime.row_files import (

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tandem.jobs.formats import InputFile
     from tandem.jobs.results import OutputFile
     from tandem.operations.model import Work
-    from tandem.reconcile.merge_sources import Sources
+    from tandem.reconcile.matches import Sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class SmallRounds(Protocol):
 
     Attributes:
         time_bytes: the most bytes of times that a replace reads in the engine in one round, as
-            `tandem.operations.kinds.replace_rounds` estimates them.
+            `tandem.operations.kinds.replace` estimates them.
     """
 
     time_bytes: int

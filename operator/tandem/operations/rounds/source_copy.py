@@ -17,9 +17,9 @@ import pyarrow as pa
 from tandem.errors import ManifestInvalid
 from tandem.jobs.formats import SOURCE_IDS, SOURCE_IS_WHOLE, SOURCE_SCHEMA, MergeJob
 from tandem.jobs.results import SidecarRef
-from tandem.operations.attempt.sidecars import read_sidecar
-from tandem.pruning.keys import KEY_TYPES, Keys, keys_of
-from tandem.reconcile.merge_sources import Sources
+from tandem.operations.attempt.records import read_sidecar
+from tandem.pruning.selection import KEY_TYPES, Keys, keys_of
+from tandem.reconcile.matches import Sources
 from tandem.statements.local.rows import COLLATED
 from tandem.statements.merge import MergeStatement, parse_merge
 from tandem.statements.types import Schema

@@ -24,18 +24,18 @@ from tandem.jobs.formats import InputFile, RoundRequest, SidecarRef
 from tandem.jobs.results import OutputFile
 from tandem.jobs.runner import SMALL_BYTES
 from tandem.operations.attempt import paths
-from tandem.operations.attempt.sidecars import read_sidecar
+from tandem.operations.attempt.records import read_sidecar
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, OutputFileChange, Work
-from tandem.operations.report.sentences import of_edits
+from tandem.operations.report.explain import of_edits
 from tandem.reconcile.published import LiveEdit, OutputPiece, published_map
 from tandem.rowmap import binary_format
 from tandem.rowmap.positions import span, to_array, to_bitmap
 from tandem.rowmap.rowmap import MapOutput, RowMapIdentity
 from tandem.spark.jobs.edits import ReplacedRows, WantedEdit, encoded_round, wanted_of
 from tandem.text import counted
+from tandem.timeline.masks import TAG_MASKED, format_masked, parse_masked
 from tandem.timeline.segments import successor_tags
-from tandem.timeline.working_set.masks import TAG_MASKED, format_masked, parse_masked
 
 MOST_HERE: Final = SMALL_BYTES
 """Bytes of the files that are edited in one round, at most, for the engine to make the edits."""

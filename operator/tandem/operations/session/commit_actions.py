@@ -19,7 +19,7 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.stats import mark_bounds_wide
 from tandem.operations.attempt import paths
 from tandem.operations.model import CommitContent, OutputFileChange, Vectors, Work
-from tandem.operations.report.totals import total
+from tandem.operations.report.explain import total
 from tandem.spec.status import OperationResult, RowsAffected
 from tandem.storage.store import Store
 

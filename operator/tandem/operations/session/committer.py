@@ -20,18 +20,19 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import AlreadyExists, CorruptLog, ObjectNotFound, OutcomeUnknown, Reason
 from tandem.operations.attempt import paths, records
 from tandem.operations.attempt.records import EndedRecord, ResultRecord
-from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import (
     AbandonedBefore,
     AbandonRefused,
     CommitLost,
     CommitPut,
     CommitUnknown,
+    Effect,
     EffectDone,
     EffectFailed,
     EndedBeforeStart,
     Ending,
     Event,
+    Point,
 )
 from tandem.operations.machine.state import Closing, OperationState
 from tandem.operations.model import Table, Work

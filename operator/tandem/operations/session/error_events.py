@@ -16,8 +16,7 @@ from tandem.errors import (
     TooLarge,
     Unreachable,
 )
-from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import CommitUnknown, EffectFailed, Event
+from tandem.operations.machine.events import CommitUnknown, Effect, EffectFailed, Event, Point
 
 _FRESH = (ManifestInvalid, RowMapInvalid, OutputMissing, DataFileMissing)
 """Failures that another attempt, with a plan of its own, may not meet."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from tandem.delta.datafiles.filter_columns import usable_filters
+from tandem.delta.datafiles.bloom_filters import usable_filters
 from tandem.errors import (
     AlreadyExists,
     ManifestInvalid,

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tandem.delta.log.snapshot import Snapshot
-from tandem.locks.model import Mode
-from tandem.operations.machine.effects import Effect
-from tandem.operations.machine.events import Event
+from tandem.locks.rules import Mode
+from tandem.operations.machine.events import Effect, Event
 from tandem.operations.model import Table, Work
 
 Interceptor = Callable[[Effect, Callable[[], Event]], Event]

@@ -22,7 +22,7 @@ from tandem.errors import (
     TandemError,
     Unreachable,
 )
-from tandem.locks.model import (
+from tandem.locks.rules import (
     NOTHING,
     CommitLease,
     Granted,
@@ -30,11 +30,10 @@ from tandem.locks.model import (
     LockResources,
     Mode,
     Waiting,
+    wanted_by,
 )
-from tandem.locks.rules import wanted_by
 from tandem.operations.attempt import cutoffs, garbage, paths, records
 from tandem.operations.attempt.records import AttemptRecord, OperationRecord, ResultRecord
-from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import (
     AbandonedBefore,
     AdoptionRefused,
@@ -44,6 +43,7 @@ from tandem.operations.machine.events import (
     CommitLost,
     CommitRefused,
     Decided,
+    Effect,
     EffectDone,
     EffectFailed,
     Ending,
@@ -52,6 +52,7 @@ from tandem.operations.machine.events import (
     LocksGranted,
     LocksWaiting,
     PlanMade,
+    Point,
     PrerequisiteFound,
     RecordedBefore,
     StartRefused,

@@ -12,17 +12,17 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tandem.errors import TandemError
-from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import (
+    Effect,
     EffectFailed,
     Ending,
     Event,
+    Point,
     PrerequisiteFound,
     Started,
     StopRequest,
 )
-from tandem.operations.machine.parts import PartOfWork
-from tandem.operations.machine.state import Limits, OperationState, Request
+from tandem.operations.machine.state import Limits, OperationState, PartOfWork, Request
 from tandem.operations.machine.step import step
 from tandem.operations.model import Identity
 from tandem.operations.ports import Clock

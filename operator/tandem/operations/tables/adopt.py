@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from tandem.delta import protocol
 from tandem.delta.actions import Action, Metadata
 from tandem.delta.budget import UNLIMITED, TableBudget
-from tandem.delta.datafiles.filter_columns import required_filters
+from tandem.delta.datafiles.bloom_filters import required_filters
 from tandem.delta.log.commit import commit_info
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.files import SCHEMA

@@ -17,7 +17,7 @@ from tandem.spec.table import LakeTable
 
 if TYPE_CHECKING:
     from tandem.mergelog.state.instants import LogFacts
-    from tandem.planning.auto.model import AutoCompactionDecision
+    from tandem.planning.auto.facts import AutoCompactionDecision
 
 
 def log_status(log: LogFacts, policy: MergeOnRead | None, table: TableStatus) -> LogStatus:

@@ -19,15 +19,20 @@ from tandem.planning.auto.child_compactions import (
     is_of_chunks,
     numbered_name,
 )
-from tandem.planning.auto.child_history import after_failure, backoff_ms, last_ended, unfinished
-from tandem.planning.auto.model import ChildState, CompactionCandidate
+from tandem.planning.auto.facts import (
+    ChildState,
+    CompactionCandidate,
+    after_failure,
+    backoff_ms,
+    last_ended,
+    unfinished,
+)
 from tandem.planning.auto.table_facts import AutomaticTable
 from tandem.planning.auto.uncompacted import UncompactedChunk
-from tandem.planning.model import CompactionRequest
+from tandem.planning.plans import CompactionRequest
 from tandem.spec.compaction import AutomaticChunks, ChunkOrder, CompactionType, MinUncompacted
-from tandem.spec.fields import format_duration
+from tandem.spec.fields import format_duration, format_quantity
 from tandem.spec.table import AutomaticCompaction, Granularity
-from tandem.spec.units import format_quantity
 from tandem.timeline.chunks import label
 
 MOST = 1_000

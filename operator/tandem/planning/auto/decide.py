@@ -32,22 +32,20 @@ from tandem.planning.auto.child_compactions import (
     scheduled_spec,
     zone_of,
 )
-from tandem.planning.auto.child_history import (
+from tandem.planning.auto.facts import (
+    AutoCompactionDecision,
+    AutoCompactionWait,
+    ChildState,
+    CompactionCandidate,
+    ScheduleState,
     after_failure,
     beyond_history_limits,
     busy_reason,
     last_ended,
     unfinished,
 )
-from tandem.planning.auto.model import (
-    AutoCompactionDecision,
-    AutoCompactionWait,
-    ChildState,
-    CompactionCandidate,
-    ScheduleState,
-)
 from tandem.planning.auto.table_facts import AutomaticTable, MinorRuns
-from tandem.planning.model import CompactionRequest
+from tandem.planning.plans import CompactionRequest
 from tandem.spec.compaction import CompactionType
 from tandem.spec.fields import format_duration
 from tandem.spec.table import AutomaticCompaction, Schedule

@@ -27,15 +27,17 @@ from tandem.planning.auto.child_compactions import (
     log_merge_spec,
     log_name,
 )
-from tandem.planning.auto.child_history import (
+from tandem.planning.auto.facts import (
+    AutoCompactionDecision,
+    AutoCompactionWait,
+    ChildState,
     after_failure,
     beyond_history_limits,
     busy_reason,
     last_ended,
     unfinished,
 )
-from tandem.planning.auto.model import AutoCompactionDecision, AutoCompactionWait, ChildState
-from tandem.spec.fields import format_duration
+from tandem.spec.fields import format_duration, format_quantity
 from tandem.spec.log_compaction import (
     AutomaticLogCompaction,
     AutomaticLogMerge,
@@ -43,7 +45,6 @@ from tandem.spec.log_compaction import (
     MergeOnRead,
 )
 from tandem.spec.table import HistoryLimits
-from tandem.spec.units import format_quantity
 
 HISTORY = HistoryLimits()
 """How many finished children are kept; the last one of each line always stays."""

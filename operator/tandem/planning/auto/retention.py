@@ -29,15 +29,17 @@ from tandem.planning.auto.child_compactions import (
     drop_name,
     drop_spec,
 )
-from tandem.planning.auto.child_history import (
+from tandem.planning.auto.facts import (
+    AutoCompactionDecision,
+    AutoCompactionWait,
+    ChildState,
     after_failure,
     beyond_history_limits,
     busy_reason,
     last_ended,
     unfinished,
 )
-from tandem.planning.auto.live_index import LiveIndex
-from tandem.planning.auto.model import AutoCompactionDecision, AutoCompactionWait, ChildState
+from tandem.planning.auto.indexed_table import LiveIndex
 from tandem.pruning.scope import Coverage, TimeScope, all_null, parts_in_scope
 from tandem.spec.fields import format_duration
 from tandem.spec.replace import TableReplace

@@ -10,7 +10,7 @@ from tandem.intervals import ALWAYS, IntervalSet
 from tandem.planning.auto.child_compactions import TableId
 from tandem.planning.auto.uncompacted import UncompactedChunk, uncompacted_chunks
 from tandem.planning.compaction import plan_compaction
-from tandem.planning.model import CompactionRequest
+from tandem.planning.plans import CompactionRequest
 from tandem.planning.skip_offset import skipped_files
 from tandem.spec.table import Granularity
 from tandem.timeline.segments import Segment, Segments

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tandem.intervals import TimeInterval
-from tandem.planning.bins import DELETED_SHARE, by_chunk
-from tandem.planning.model import Bin, CompactionRequest
-from tandem.planning.semi_major import useful_bins_of
+from tandem.planning.major import useful_bins_of
+from tandem.planning.plans import Bin, CompactionRequest
+from tandem.planning.runs import DELETED_SHARE, by_chunk
 from tandem.timeline.segment_files import SegmentFile, SegmentFiles
 from tandem.timeline.segments import Segments
 

@@ -11,7 +11,6 @@ Pure.
     arguments         texts that reach `spark-submit` unchanged
     service           applications that serve until they are deleted
     pool              applications that do the jobs of a pool
-    pods              credentials and privileges of pods
     sizes             sizes of driver and executors
     status            states and reasons
 """

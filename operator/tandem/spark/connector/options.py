@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from tandem.errors import InvalidSpec, closest_name
-from tandem.mergelog.rows.parts import MEMORY
+from tandem.mergelog.rows.by_key import MEMORY
 from tandem.storage.paths import without_userinfo
 
 T = TypeVar("T")
@@ -164,7 +164,7 @@ def _number(text: str) -> int:
 
 def _size(text: str) -> int:
     # Here, since each Python worker imports this module, and the resources take a second.
-    from tandem.spec.units import parse_quantity
+    from tandem.spec.fields import parse_quantity
 
     return parse_quantity(text)
 

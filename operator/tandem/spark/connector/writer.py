@@ -23,8 +23,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from tandem.errors import InvalidSpec
 from tandem.mergelog.access import open_log
-from tandem.mergelog.uploads import Upload, Uploaded
-from tandem.mergelog.writer import LogWriter
+from tandem.mergelog.writer import LogWriter, Upload, Uploaded
 from tandem.spark.connector.options import WriteOptions
 
 if TYPE_CHECKING:

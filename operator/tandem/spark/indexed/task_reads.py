@@ -26,8 +26,8 @@ from tandem.delta.datafiles.reader import TableFormat, arrow_schema
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import InvalidSpec
 from tandem.index import rows
+from tandem.index.answers import Cut, PathRange, Portion, Portions
 from tandem.index.library import EVERYTHING, IndexReader, Query, TableIndex
-from tandem.index.portions import Cut, PathRange, Portion, Portions
 from tandem.index.server.client import Fallback
 from tandem.index.server.lake_table import ServerAddress
 from tandem.index.window import View

@@ -29,11 +29,18 @@ from tandem.errors import StatementFailed, TandemError
 from tandem.jobs.formats import JobSpec, LogMergeJob
 from tandem.jobs.results import JobResult, OutputFile
 from tandem.mergelog.rows.blocks import by_group, rows_at
-from tandem.mergelog.rows.merged import MATCHES, of_matches, of_places
 from tandem.mergelog.rows.records import Overlay
-from tandem.mergelog.rows.winners import LogWinners, MatchedRows, match, winners_of
+from tandem.mergelog.rows.winners import (
+    MATCHES,
+    LogWinners,
+    MatchedRows,
+    match,
+    of_matches,
+    of_places,
+    winners_of,
+)
 from tandem.mergelog.state.log_table import LOG_FOLDER, LogSettings, block_schema
-from tandem.mergelog.state.model import Block
+from tandem.mergelog.state.versions import Block
 from tandem.spark.runtime.control import Control, job_table_format, output_file
 from tandem.spark.runtime.counters import Counter, prefix_of, reported
 from tandem.spark.runtime.frames import dead_rows
@@ -41,7 +48,7 @@ from tandem.spark.runtime.ipc import to_file
 from tandem.spark.runtime.written_facts import FileDescriber, store_facts
 from tandem.storage import Store
 from tandem.storage.paths import object_path
-from tandem.storage.subfolder import Subfolder
+from tandem.storage.rooted import Subfolder
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

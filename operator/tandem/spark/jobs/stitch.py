@@ -16,7 +16,7 @@ from tandem.jobs.results import JobResult, OutputFile
 from tandem.mergelog.rows.stitch import StitchRequest, stitch
 from tandem.mergelog.runs import BlockRun
 from tandem.mergelog.state.log_table import LogSettings
-from tandem.mergelog.state.model import DELETES, Block
+from tandem.mergelog.state.versions import DELETES, Block
 from tandem.spark.runtime.control import Control, job_table_format
 from tandem.spark.runtime.counters import Counter, prefix_of, reported
 from tandem.storage import Store

@@ -18,11 +18,10 @@ from urllib.parse import unquote_to_bytes, urlsplit
 
 import pyarrow as pa
 
+from tandem.delta.datafiles.file_errors import SchemaMismatch
 from tandem.delta.datafiles.page_walk import PageDamaged
-from tandem.delta.datafiles.schema_mismatch import SchemaMismatch
-from tandem.delta.partition_text import NULL_PARTITION, to_scalar
+from tandem.delta.partitions import NULL_PARTITION, partition_texts, to_scalar
 from tandem.delta.schema import PrimitiveType
-from tandem.delta.values import partition_texts
 from tandem.errors import (
     CorruptLog,
     InvalidSpec,

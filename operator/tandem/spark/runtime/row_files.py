@@ -14,13 +14,17 @@ import numpy as np
 import pyarrow as pa
 
 from tandem.delta.datafiles.conform import conform, forbidden_null
+from tandem.delta.datafiles.file_errors import SchemaMismatch, require_utf8
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat
-from tandem.delta.datafiles.schema_mismatch import SchemaMismatch, require_utf8
 from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile, limit_held
-from tandem.delta.partition_text import to_scalar
-from tandem.delta.partitions import EncodedTexts, combinations, encoded_texts
+from tandem.delta.partitions import (
+    EncodedTexts,
+    combinations,
+    encoded_texts,
+    partition_texts,
+    to_scalar,
+)
 from tandem.delta.schema import PrimitiveType
-from tandem.delta.values import partition_texts
 from tandem.distinct import IntArray, number_rows
 from tandem.errors import CountMismatch, StatementFailed
 from tandem.jobs.formats import Format, InputFile, JobTable, TimeBorders
@@ -28,7 +32,7 @@ from tandem.spark.runtime.control import job_table_format
 from tandem.spark.runtime.written_facts import FileDescriber
 from tandem.storage import Store
 from tandem.storage.paths import object_path
-from tandem.timeline.row_chunks import chunk_starts
+from tandem.timeline.file_columns import chunk_starts
 
 MOST_CHUNKS = 1_000
 """The most chunks for which a task writes files of their own; the others share files."""

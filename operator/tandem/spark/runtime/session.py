@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 import tandem
 from tandem.errors import InvalidSpec, JobFailed, SparkMissing
-from tandem.statements.dialect import SPARK_SESSION_CONF
+from tandem.statements.coercion import SPARK_SESSION_CONF
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

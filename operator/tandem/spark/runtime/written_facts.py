@@ -37,13 +37,13 @@ class FileDescriber:
         """The packed facts of a file; b"" if there are none to pass on."""
         if size < WORTH:
             return b""
-        from tandem.index.facts import written
+        from tandem.index.facts.files import described, store_packed
 
         try:
-            data = written.described(path, size, footer, self._table_id)
+            data = described(path, size, footer, self._table_id)
             if len(data) <= MOST_TRAVELLING:
                 return data
-            written.store_packed(self._store, [data], self._table_id)
+            store_packed(self._store, [data], self._table_id)
         except Exception as error:  # noqa: BLE001 - whatever it is, the file is written
             _warn("the facts of a file are not stored", path=path, problem=str(error)[:500])
         return b""
@@ -54,10 +54,10 @@ def store_facts(store: Store, table_id: str, files: Iterable[WrittenFile]) -> No
     described = [file.facts for file in files if file.facts]
     if not described:
         return
-    from tandem.index.facts import written
+    from tandem.index.facts.files import store_packed
 
     try:
-        written.store_packed(store, described, table_id)
+        store_packed(store, described, table_id)
     except Exception as error:  # noqa: BLE001 - whatever it is, the files are written
         _warn("the facts of files are not stored", files=len(described), problem=str(error)[:500])
 

@@ -17,8 +17,7 @@ from tandem.spark.runtime.listing import (
     types_in,
 )
 from tandem.spark.sources.options import check_option_names, source_job
-from tandem.spark.sources.text.csv import CsvParser, lines_in
-from tandem.spark.sources.text.csv_dialect import CsvProblem, Dialect
+from tandem.spark.sources.text.csv import CsvParser, CsvProblem, Dialect, lines_in
 from tandem.spark.sources.text.json import JsonOptions
 from tandem.spark.sources.text.json_rows import check_fields
 from tandem.spark.sources.text.lines import TextFile, read_text

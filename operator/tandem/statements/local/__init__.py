@@ -1,19 +1,16 @@
 """Evaluates statements over Arrow tables, without Spark, where the result is proven equal.
 
-Spark defines the meaning of a statement (`tandem.statements.dialect`), but takes long for small
+Spark defines the meaning of a statement (`tandem.statements.coercion`), but takes long for small
 numbers of rows, so the part of the language for which differential tests prove the same results is
 evaluated here, too. `compile_…` returns None for everything else, and its result raises
 `NeedsSpark` instead of returning a value where Spark would raise. Pure: no I/O, no Spark.
 
     expression  expressions
     kernels     operators and functions
-    functions   functions of one value
-    constants   constants
     patterns    LIKE and RLIKE
     rows        rows and their columns
     statement   update and delete
     join        the join of a merge
-    sought      the rows that may be in it
     merge       merge
 """
 

@@ -17,9 +17,7 @@ import pyarrow.compute as pc
 
 from tandem.statements import coercion, tree
 from tandem.statements.local import kernels, patterns
-from tandem.statements.local.constants import constant, constant_as
-from tandem.statements.local.functions import function_of
-from tandem.statements.local.kernels import Value
+from tandem.statements.local.kernels import Value, constant, constant_as, function_of
 from tandem.statements.local.rows import LocalRows, NeedsSpark, arrow_type
 from tandem.statements.tree import Expr
 from tandem.statements.types import BOOLEAN, NULL, STRING, SqlType, as_decimal

@@ -1,19 +1,136 @@
-"""Spark's operators over Arrow values, where the two differ or an error must be detected.
-
-Values are Arrow arrays or, for constants, Arrow scalars. NULL is propagated as in SQL. Where
-Spark's ANSI mode raises (overflow, division by zero), these raise `pa.ArrowInvalid`.
+"""Spark's literals, functions and operators over Arrow values, where the two differ or an error
+must be detected, and for which values they are proven equal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import re
+from collections.abc import Callable, Mapping
+from decimal import Decimal
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tandem.statements import tree
+from tandem.statements.literals import parse_date, parse_timestamp
 from tandem.statements.local.rows import arrow_type
 from tandem.statements.types import SqlType
+
+# Literals as Arrow scalars, of their own type or of the type to which Spark casts them.
+
+
+_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
+
+
+def constant(node: tree.Literal) -> Any:
+    """A literal as a scalar of its type; None if it has no exact one."""
+    value: Any = node.value
+    if value is None:
+        return pa.scalar(None, arrow_type(node.type))
+    if node.type.name in ("float", "double") and _is_negative_zero(value):
+        # Spark treats -0.0 and 0.0 as one constant when it shares equal expressions.
+        return None
+    if node.type.name == "float":
+        value = _nearest_float(value)
+    elif node.type.name == "decimal":
+        value = Decimal(value)
+    return None if value is None else pa.scalar(value, arrow_type(node.type))
+
+
+def constant_as(node: tree.Literal, target: SqlType) -> Any:
+    """A literal as a scalar of another type: a string that is certainly such a value, or a number
+    as a DOUBLE. None for every other cast."""
+    value: Any = node.value
+    if target.name == "double" and isinstance(value, Decimal) and node.type.name == "decimal":
+        return pa.scalar(float(value), pa.float64())
+    if not isinstance(value, str):
+        return None
+    found: Any = None
+    if target.name == "long" and _WHOLE.fullmatch(value):
+        found = int(value)
+    elif target.name == "date":
+        found = parse_date(value)
+    elif target.name in ("timestamp", "timestamp_ntz"):
+        found = parse_timestamp(value, zoned=target.name == "timestamp")
+    return None if found is None else pa.scalar(found, arrow_type(target))
+
+
+def _is_negative_zero(value: float | Decimal) -> bool:
+    return value == 0 and math.copysign(1, value) < 0
+
+
+def _nearest_float(value: Decimal) -> np.float32 | None:
+    """The 32-bit number nearest to a decimal; rounding it to 64 bits first may give another."""
+    about = np.float32(float(value))
+    around = [np.nextafter(about, np.float32(end)) for end in (-np.inf, np.inf)]
+    near = sorted([about, *around], key=lambda f: abs(Decimal(float(f)) - value))
+    gaps = [abs(Decimal(float(f)) - value) for f in near[:2]]
+    return near[0] if gaps[0] < gaps[1] else None
+
+
+# Functions of one value over Arrow, and for which values they are proven equal to Spark's.
+#
+# They raise pa.ArrowInvalid for other values: upper and lower case of characters beyond ASCII
+# (Java and Arrow follow different versions of Unicode), parts of dates in years of other than four
+# digits.
+
+
+Function = Callable[[Any], Any]
+"""A function of an Arrow array or scalar."""
+
+
+def function_of(name: str, argument: SqlType) -> Function | None:
+    """The function of that name for an argument of this type; None if ours is not proven equal."""
+    if argument.name == "string":
+        return _OF_TEXTS.get(name)
+    part = _OF_DATES.get(name)
+    if part is None or argument.name not in ("date", *MOMENTS):
+        return None
+    if argument.name == "date":
+        return lambda value: _part(part, value)
+    return lambda value: _part(part, date_of_moment(value))
+
+
+def _in_ascii(function: Function) -> Function:
+    def step(value: Any) -> Any:
+        if is_any(pc.invert(pc.string_is_ascii(value))):
+            raise pa.ArrowInvalid("a character beyond ASCII")
+        return function(value)
+
+    return step
+
+
+def _part(function: Function, days: Any) -> Any:
+    require_four_digits(days)
+    return cast(function(days), pa.int32())
+
+
+_OF_TEXTS: Final[Mapping[str, Function]] = {
+    "upper": _in_ascii(pc.ascii_upper),
+    "lower": _in_ascii(pc.ascii_lower),
+    "trim": lambda value: pc.ascii_trim(value, characters=" "),
+    "ltrim": lambda value: pc.ascii_ltrim(value, characters=" "),
+    "rtrim": lambda value: pc.ascii_rtrim(value, characters=" "),
+}
+_OF_DATES: Final[Mapping[str, Function]] = {
+    "year": pc.year,
+    "quarter": pc.quarter,
+    "month": pc.month,
+    "day": pc.day,
+    "dayofyear": pc.day_of_year,
+    "dayofweek": lambda days: pc.day_of_week(days, count_from_zero=False, week_start=7),
+    "weekday": pc.day_of_week,
+}
+
+
+# Spark's operators over Arrow values, where the two differ or an error must be detected.
+#
+# Values are Arrow arrays or, for constants, Arrow scalars. NULL is propagated as in SQL. Where
+# Spark's ANSI mode raises (overflow, division by zero), these raise `pa.ArrowInvalid`.
+
 
 Value = Any
 """`pa.Array` or `pa.Scalar`."""

@@ -12,9 +12,8 @@ import pyarrow.compute as pc
 
 from tandem.statements import coercion, tree
 from tandem.statements.local.expression import LocalExpression, compile_expression
-from tandem.statements.local.join import KeyValues, Places, RowPairs, equal_pairs
+from tandem.statements.local.join import KeyValues, Places, RowPairs, SoughtValues, equal_pairs
 from tandem.statements.local.rows import LocalRows, NeedsSpark
-from tandem.statements.local.sought import SoughtValues
 from tandem.statements.local.statement import rewritten
 from tandem.statements.merge import SOURCE, TABLE, Clause, ClauseAction, MergeStatement, When
 from tandem.statements.tree import Expr

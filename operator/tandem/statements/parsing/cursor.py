@@ -5,15 +5,41 @@ Shared by all parts of the parser; no grammar here.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NoReturn, TypeVar
 
 from tandem.statements import coercion
-from tandem.statements.dialect import MAX_NODES
-from tandem.statements.parsing.lexer import Token, tokenize
-from tandem.statements.parsing.relations import Relations
-from tandem.statements.parsing.source import ExpressionText
+from tandem.statements.coercion import MAX_NODES
+from tandem.statements.parsing.lexer import ExpressionText, Token, tokenize
 from tandem.statements.tree import Expr
 from tandem.statements.types import BOOLEAN, NULL, STRING, UNKNOWN, Schema, SqlType
+
+# What an expression may name: the columns of the table, or in a merge of two relations.
+#
+# Must not parse, or know where in a text a name is.
+
+
+@dataclass(frozen=True)
+class Relation:
+    """`about` is the name for messages: "the table". `schema` None: its columns are not known yet,
+    and any name may be one, of any type."""
+
+    name: str
+    about: str
+    schema: Schema | None
+
+
+@dataclass(frozen=True)
+class Relations:
+    """The relations that an expression may name, and those that it may not, with the reason."""
+
+    named: tuple[Relation, ...]
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
+
+    def get(self, name: str) -> Relation | None:
+        return next((r for r in self.named if r.name == name.lower()), None)
+
 
 _Node = TypeVar("_Node", bound=Expr)
 

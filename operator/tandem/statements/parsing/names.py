@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 
 from tandem.statements import tree
-from tandem.statements.parsing.cursor import Cursor
+from tandem.statements.parsing.cursor import Cursor, Relation, Relations
 from tandem.statements.parsing.lexer import Token
-from tandem.statements.parsing.relations import Relation, Relations
 from tandem.statements.tree import Expr
 from tandem.statements.types import UNKNOWN, SchemaColumn, close_names, matching
 

@@ -26,18 +26,25 @@ from tandem.delta.datafiles.reader import (
     require_positions,
 )
 from tandem.delta.datafiles.rowgroups.encoded import CannotEncode, ColumnEncoder
-from tandem.delta.datafiles.rowgroups.fitness import GROUP_ROWS as ROWS_TOGETHER
-from tandem.delta.datafiles.rowgroups.fitness import Unfit, cannot_be_edited
 from tandem.delta.datafiles.rowgroups.footer import (
     FileFooter,
     FooterInvalid,
     RowGroup,
     parse_group,
 )
-from tandem.delta.datafiles.rowgroups.joined import MOST_GROUPS, ChunkSource, JoinedFile, read_back
+from tandem.delta.datafiles.rowgroups.joined import (
+    MOST_GROUPS,
+    ChunkSource,
+    CopySource,
+    FloatColumns,
+    JoinedFile,
+    copying,
+    opened,
+    read_back,
+)
 from tandem.delta.datafiles.rowgroups.new_values import NewValues, Positions, Replacement
-from tandem.delta.datafiles.rowgroups.schema import table_of, written_by_us
-from tandem.delta.datafiles.rowgroups.source import CopySource, FloatColumns, copying, opened
+from tandem.delta.datafiles.rowgroups.schema import GROUP_ROWS as ROWS_TOGETHER
+from tandem.delta.datafiles.rowgroups.schema import Unfit, cannot_be_edited, table_of, written_by_us
 from tandem.delta.datafiles.writer import (
     GROUP_BYTES,
     GROUP_ROWS,

@@ -20,8 +20,7 @@ import pyarrow as pa
 from tandem.delta.datafiles.bloom_filters import can_be_filtered, filter_options
 from tandem.delta.datafiles.float_bounds import leaves_of, parquet_leaves, summaries
 from tandem.delta.datafiles.reader import TableFormat
-from tandem.delta.datafiles.rowgroups import field_numbers as n
-from tandem.delta.datafiles.rowgroups.fitness import CODECS, Unfit
+from tandem.delta.datafiles.rowgroups import footer as n
 from tandem.delta.datafiles.rowgroups.footer import (
     ColumnChunk,
     FileFooter,
@@ -31,7 +30,7 @@ from tandem.delta.datafiles.rowgroups.footer import (
     read_footer,
 )
 from tandem.delta.datafiles.rowgroups.joined import ChunkSource
-from tandem.delta.datafiles.rowgroups.schema import FileColumn, file_columns
+from tandem.delta.datafiles.rowgroups.schema import CODECS, FileColumn, Unfit, file_columns
 from tandem.delta.datafiles.writer import arrow_writer, encoded_as, kept_dictionary
 
 _FALSE_POSITIVES: Final = 0.01

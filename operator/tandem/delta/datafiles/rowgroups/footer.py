@@ -1,22 +1,45 @@
-"""What copying row groups must know of a Parquet footer.
-
-A footer is read into the encoded fields of its structs (`thrift`), known or not; `moved` replaces
-those with offsets. A footer may be hostile: every range that it names is checked against its file
-before it is used.
-
-No I/O of its own.
+"""What copying row groups must know of a Parquet footer, and the same row groups at other offsets,
+encoded again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, BinaryIO, Final
 
 from tandem.delta.datafiles import thrift
-from tandem.delta.datafiles.rowgroups import field_numbers as n
 from tandem.delta.datafiles.thrift import EncodedField
+
+# The numbers of fields in a Parquet footer and in an offset index, by the struct that has them: no
+# prefix for `FileMetaData`, `G_` for `RowGroup`, `C_` for `ColumnChunk`, `M_` for
+# `ColumnMetaData`, `S_` for `Statistics`.
+#
+# Source: `parquet.thrift` of apache/parquet-format.
+
+
+VERSION, SCHEMA, ROWS, GROUPS, PAIRS, CREATOR, ORDERS, ENCRYPTION = range(1, 9)
+KNOWN: Final = frozenset(range(1, 8))
+G_COLUMNS, G_BYTES, G_ROWS, G_SORTING, G_OFFSET, G_COMPRESSED, G_ORDINAL = range(1, 8)
+C_PATH, C_OFFSET, C_METADATA, C_OFFSETS, C_OFFSETS_SIZE = range(1, 6)
+C_INDEX, C_INDEX_SIZE, C_CRYPTO, C_ENCRYPTED = range(6, 10)
+M_TYPE, M_ENCODINGS, M_NAMES, M_CODEC, M_VALUES, M_RAW, M_SIZE = range(1, 8)
+M_DATA, M_INDEX, M_DICTIONARY, M_STATISTICS = range(9, 13)
+M_FILTER, M_FILTER_SIZE = 14, 15
+S_MAX, S_MIN, S_NULLS, S_DISTINCT, S_MAX_VALUE, S_MIN_VALUE = range(1, 7)
+PAGE_OFFSET, PAGES = 1, 1
+
+
+# What copying row groups must know of a Parquet footer.
+#
+# A footer is read into the encoded fields of its structs (`thrift`), known or not; `moved`
+# replaces those with offsets. A footer may be hostile: every range that it names is checked
+# against its file before it is used.
+#
+# No I/O of its own.
+
 
 MAGIC: Final = b"PAR1"
 TAIL: Final = 8
@@ -68,7 +91,7 @@ class ColumnChunk:
     @property
     def raw(self) -> int:
         """Bytes of its pages, decompressed, as the footer says."""
-        return _number(_by_id(self.metadata), n.M_RAW)
+        return _number(_by_id(self.metadata), M_RAW)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,29 +166,29 @@ def parse_group(data: bytes, size: int) -> RowGroup:
 def _parse(data: bytes, size: int) -> FileFooter:
     limit, kept = size - TAIL - len(data), _Kept()
     groups_of = read_each(partial(_group, limit=limit, kept=kept))
-    fields, inner, end = read_struct(data, 0, {n.GROUPS: groups_of})
+    fields, inner, end = read_struct(data, 0, {GROUPS: groups_of})
     if end != len(data):
         raise FooterInvalid(f"{len(data) - end} bytes after the footer's end")
     found = _by_id(fields)
-    unknown = sorted(found.keys() - n.KNOWN)
+    unknown = sorted(found.keys() - KNOWN)
     if unknown:
-        what = "encrypted" if n.ENCRYPTION in unknown else "from a later format"
+        what = "encrypted" if ENCRYPTION in unknown else "from a later format"
         raise FooterInvalid(f"the file is {what}: fields {unknown}")
-    groups = tuple(inner[n.GROUPS])
+    groups = tuple(inner[GROUPS])
     leaves = {len(group.chunks) for group in groups}
     if len(leaves) > 1:
         raise FooterInvalid(f"row groups of {sorted(leaves)} columns")
     footer = FileFooter(
         size=size,
-        version=_number(found, n.VERSION),
-        schema=tuple(_elements(found[n.SCHEMA].value, kept)),
+        version=_number(found, VERSION),
+        schema=tuple(_elements(found[SCHEMA].value, kept)),
         groups=groups,
-        pairs=_pairs(found[n.PAIRS].value, kept) if n.PAIRS in found else {},
-        creator=_bytes(found[n.CREATOR].value) if n.CREATOR in found else b"",
-        orders=found[n.ORDERS].value if n.ORDERS in found else b"",
+        pairs=_pairs(found[PAIRS].value, kept) if PAIRS in found else {},
+        creator=_bytes(found[CREATOR].value) if CREATOR in found else b"",
+        orders=found[ORDERS].value if ORDERS in found else b"",
     )
-    if footer.rows != _number(found, n.ROWS):
-        raise FooterInvalid(f"{footer.rows} rows in row groups, {_number(found, n.ROWS)} in all")
+    if footer.rows != _number(found, ROWS):
+        raise FooterInvalid(f"{footer.rows} rows in row groups, {_number(found, ROWS)} in all")
     return footer
 
 
@@ -184,12 +207,12 @@ class _Kept:
 
 def _group(data: bytes, at: int, limit: int, kept: _Kept) -> tuple[RowGroup, int]:
     columns = read_each(partial(_chunk, limit=limit, kept=kept))
-    fields, inner, after = read_struct(data, at, {n.G_COLUMNS: columns})
+    fields, inner, after = read_struct(data, at, {G_COLUMNS: columns})
     kept.add(1 + len(fields))
-    rows = _number(_by_id(fields), n.G_ROWS)
+    rows = _number(_by_id(fields), G_ROWS)
     if rows < 0:
         raise FooterInvalid(f"a row group of {rows} rows")
-    chunks = tuple(inner[n.G_COLUMNS])
+    chunks = tuple(inner[G_COLUMNS])
     if rows and not all(chunk.values for chunk in chunks):
         raise FooterInvalid(f"a column without values in a row group of {rows} rows")
     end = len(MAGIC)
@@ -205,38 +228,38 @@ def _group(data: bytes, at: int, limit: int, kept: _Kept) -> tuple[RowGroup, int
 
 
 def _chunk(data: bytes, at: int, limit: int, kept: _Kept) -> tuple[ColumnChunk, int]:
-    fields, inner, end = read_struct(data, at, {n.C_METADATA: _fields})
-    kept.add(1 + len(fields) + len(inner[n.C_METADATA]))
+    fields, inner, end = read_struct(data, at, {C_METADATA: _fields})
+    kept.add(1 + len(fields) + len(inner[C_METADATA]))
     found = _by_id(fields)
-    if n.C_CRYPTO in found or n.C_ENCRYPTED in found:
+    if C_CRYPTO in found or C_ENCRYPTED in found:
         raise FooterInvalid("a column is encrypted")
-    if n.C_PATH in found and _bytes(found[n.C_PATH].value):
+    if C_PATH in found and _bytes(found[C_PATH].value):
         raise FooterInvalid("a column is in another file")
-    metadata = inner[n.C_METADATA]
+    metadata = inner[C_METADATA]
     values = _by_id(metadata)
-    start = _number(values, n.M_DATA)
-    dictionary = _number(values, n.M_DICTIONARY) if n.M_DICTIONARY in values else 0
-    size, count = _number(values, n.M_SIZE), _number(values, n.M_VALUES)
+    start = _number(values, M_DATA)
+    dictionary = _number(values, M_DICTIONARY) if M_DICTIONARY in values else 0
+    size, count = _number(values, M_SIZE), _number(values, M_VALUES)
     if 0 < dictionary < start:
         start = dictionary
     elif not start and not count:  # a row group without rows, as Arrow writes it
         start = dictionary or len(MAGIC)
     statistics: dict[int, EncodedField] = {}
-    if n.M_STATISTICS in values:
-        statistics = _by_id(thrift.fields(values[n.M_STATISTICS].value, 0)[0])
+    if M_STATISTICS in values:
+        statistics = _by_id(thrift.fields(values[M_STATISTICS].value, 0)[0])
     chunk = ColumnChunk(
         fields=tuple(fields),
         metadata=tuple(metadata),
-        path=_path(values[n.M_NAMES].value) if n.M_NAMES in values else "",
-        type=_number(values, n.M_TYPE),
-        codec=_number(values, n.M_CODEC),
+        path=_path(values[M_NAMES].value) if M_NAMES in values else "",
+        type=_number(values, M_TYPE),
+        codec=_number(values, M_CODEC),
         values=count,
         data=_range(start, size, limit),
-        filter=_optional(values, n.M_FILTER, n.M_FILTER_SIZE, limit),
-        column_index=_optional(found, n.C_INDEX, n.C_INDEX_SIZE, limit),
-        offset_index=_optional(found, n.C_OFFSETS, n.C_OFFSETS_SIZE, limit),
-        nulls=_number(statistics, n.S_NULLS) if n.S_NULLS in statistics else None,
-        has_bounds=n.S_MIN_VALUE in statistics and n.S_MAX_VALUE in statistics,
+        filter=_optional(values, M_FILTER, M_FILTER_SIZE, limit),
+        column_index=_optional(found, C_INDEX, C_INDEX_SIZE, limit),
+        offset_index=_optional(found, C_OFFSETS, C_OFFSETS_SIZE, limit),
+        nulls=_number(statistics, S_NULLS) if S_NULLS in statistics else None,
+        has_bounds=S_MIN_VALUE in statistics and S_MAX_VALUE in statistics,
     )
     return chunk, end
 
@@ -359,3 +382,169 @@ def _bytes(data: bytes) -> bytes:
     if length > len(data) - at:
         raise FooterInvalid(f"a text of {length} bytes in {len(data)}")
     return data[at : at + length]
+
+
+# The same row groups at other offsets: encodes what `footer` has read, with new places.
+#
+# Only offsets and numbers are replaced; what is not known is kept byte for byte. No I/O.
+
+
+_NOWHERE = ByteRange(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where a chunk's parts are in the new file; 0 for a filter or column index that is left
+    out."""
+
+    data: int
+    filter: int = 0
+    column_index: int = 0
+    offset_index: ByteRange = _NOWHERE
+
+
+def group_of(rows: int, chunks: Sequence[ColumnChunk]) -> RowGroup:
+    """A row group of columns of several files. Nothing is known of the order of its rows. Raises:
+    FooterInvalid if a column does not say how large it is."""
+    try:
+        raw = sum(chunk.raw for chunk in chunks)
+    except KeyError as error:
+        raise FooterInvalid("a column has no size") from error
+    size = sum(chunk.data.size for chunk in chunks)
+    fields = (_i64(G_BYTES, raw), _i64(G_ROWS, rows), _i64(G_COMPRESSED, size))
+    return RowGroup(fields, rows, tuple(chunks))
+
+
+def group_at(group: RowGroup, places: Sequence[Placed], ordinal: int) -> bytes:
+    """The encoded row group, with its columns at these places of another file."""
+    columns = [_chunk_at(c, p) for c, p in zip(group.chunks, places, strict=True)]
+    first = min((place.data for place in places), default=len(MAGIC))
+    changed: dict[int, EncodedField | None] = {
+        G_COLUMNS: EncodedField(G_COLUMNS, thrift.LIST, list_bytes(columns)),
+        G_OFFSET: _i64(G_OFFSET, first),
+        G_ORDINAL: EncodedField(G_ORDINAL, thrift.I16, _zigzag(ordinal)),
+    }
+    return _amended(group.fields, changed)
+
+
+def _chunk_at(chunk: ColumnChunk, place: Placed) -> bytes:
+    moved = place.data - chunk.data.start
+
+    def shifted(field: EncodedField) -> EncodedField:
+        return _i64(field.id, thrift.integer(field.value, 0)[0] + moved)
+
+    metadata: dict[int, EncodedField | None] = {}
+    for field in chunk.metadata:
+        if field.id in (M_DATA, M_INDEX):
+            metadata[field.id] = shifted(field)
+        elif field.id == M_DICTIONARY:
+            # Some writers write 0 where there is no dictionary.
+            has = thrift.integer(field.value, 0)[0] > 0
+            metadata[field.id] = shifted(field) if has else None
+        elif field.id == M_STATISTICS:
+            metadata[field.id] = dataclasses.replace(field, value=_statistics(field.value))
+    if not place.filter:
+        metadata |= {M_FILTER: None, M_FILTER_SIZE: None}
+    elif chunk.filter is not None:
+        metadata[M_FILTER] = _i64(M_FILTER, place.filter)
+    changed: dict[int, EncodedField | None] = {
+        # Where the chunk's metadata is repeated among its pages, which no reader looks at; 0 says
+        # that it is not.
+        C_OFFSET: _i64(C_OFFSET, 0),
+        C_METADATA: EncodedField(C_METADATA, thrift.STRUCT, _amended(chunk.metadata, metadata)),
+    }
+    if not place.column_index:
+        changed |= {C_INDEX: None, C_INDEX_SIZE: None}
+    elif chunk.column_index is not None:
+        changed[C_INDEX] = _i64(C_INDEX, place.column_index)
+    if chunk.offset_index is not None:
+        changed[C_OFFSETS] = _i64(C_OFFSETS, place.offset_index.start)
+        changed[C_OFFSETS_SIZE] = EncodedField(
+            C_OFFSETS_SIZE, thrift.I32, _zigzag(place.offset_index.size)
+        )
+    return _amended(chunk.fields, changed)
+
+
+def _statistics(data: bytes) -> bytes:
+    """Statistics without the deprecated bounds, whose order depends on who wrote them."""
+    return _amended(thrift.fields(data, 0)[0], {S_MAX: None, S_MIN: None})
+
+
+def offset_index_at(data: bytes, moved: int) -> bytes:
+    """A chunk's offset index after its pages were moved by so many bytes. Raises: FooterInvalid."""
+    try:
+        pages_at = read_each(partial(_page_at, moved=moved))
+        fields, inner, _ = read_struct(data, 0, {PAGES: pages_at})
+        pages = EncodedField(PAGES, thrift.LIST, list_bytes(inner[PAGES]))
+        return _amended(fields, {PAGES: pages})
+    except (ValueError, IndexError, RecursionError, KeyError) as error:
+        raise FooterInvalid(f"an offset index cannot be read: {error}") from error
+
+
+def _page_at(data: bytes, at: int, moved: int) -> tuple[bytes, int]:
+    """A page's location after it was moved; its offset comes first."""
+    id_, type_, start = thrift.field_head(data, at, 0)
+    if id_ != PAGE_OFFSET or type_ != thrift.I64:
+        raise FooterInvalid(f"a page's location begins with field {id_} of type {type_}")
+    offset, rest = thrift.integer(data, start)
+    end = thrift.after(data, rest, thrift.STRUCT)
+    return data[at:start] + _zigzag(offset + moved) + data[rest:end], end
+
+
+def footer_bytes(
+    *,
+    version: int,
+    schema: Sequence[bytes],
+    rows: int,
+    groups: Sequence[bytes],
+    pairs: Mapping[bytes, bytes | None],
+    creator: bytes,
+    orders: bytes,
+) -> bytes:
+    """An encoded footer of encoded parts."""
+    fields = [
+        EncodedField(VERSION, thrift.I32, _zigzag(version)),
+        EncodedField(SCHEMA, thrift.LIST, list_bytes(schema)),
+        _i64(ROWS, rows),
+        EncodedField(GROUPS, thrift.LIST, list_bytes(groups)),
+    ]
+    if pairs:
+        encoded = [_pair_bytes(key, value) for key, value in pairs.items()]
+        fields.append(EncodedField(PAIRS, thrift.LIST, list_bytes(encoded)))
+    fields.append(EncodedField(CREATOR, thrift.BINARY, thrift.binary_bytes(creator)))
+    if orders:
+        fields.append(EncodedField(ORDERS, thrift.LIST, orders))
+    return thrift.struct_bytes(fields)
+
+
+def list_bytes(structs: Sequence[bytes]) -> bytes:
+    """A list of encoded structs."""
+    count = len(structs)
+    head = (
+        bytes([count << 4 | thrift.STRUCT])
+        if count < 15
+        else (bytes([0xF0 | thrift.STRUCT]) + thrift.varint_bytes(count))
+    )
+    return b"".join([head, *structs])
+
+
+def _pair_bytes(key: bytes, value: bytes | None) -> bytes:
+    fields = [EncodedField(1, thrift.BINARY, thrift.binary_bytes(key))]
+    if value is not None:
+        fields.append(EncodedField(2, thrift.BINARY, thrift.binary_bytes(value)))
+    return thrift.struct_bytes(fields)
+
+
+def _amended(fields: Iterable[EncodedField], changed: Mapping[int, EncodedField | None]) -> bytes:
+    """A struct of these fields, with some replaced or added, and without those that are None."""
+    kept = [field for field in fields if field.id not in changed]
+    kept += [field for field in changed.values() if field is not None]
+    return thrift.struct_bytes(sorted(kept, key=lambda field: field.id))
+
+
+def _i64(id_: int, value: int) -> EncodedField:
+    return EncodedField(id_, thrift.I64, _zigzag(value))
+
+
+def _zigzag(value: int) -> bytes:
+    return thrift.varint_bytes(value << 1 if value >= 0 else (-value << 1) - 1)

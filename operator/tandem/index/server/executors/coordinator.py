@@ -19,14 +19,12 @@ import structlog
 from tandem.errors import TandemError
 from tandem.index.assignment import Executor, Shard
 from tandem.index.narrowing import Narrower
-from tandem.index.server.background import Background
-from tandem.index.server.executors.asking import Asking, Fanned, primed_files
-from tandem.index.server.executors.assignments import Assignments
+from tandem.index.server.calls import Background
+from tandem.index.server.executors.asking import Asking, Assignments, Fanned, primed_files
 from tandem.index.server.executors.registry import LEFT_OUT_S, Registry
-from tandem.index.server.executors.shards import SHARD_SIZE
+from tandem.index.server.executors.shards import SHARD_SIZE, TableShards
 from tandem.index.server.executors.slot_messages import InvalidateQuestion, ShardQuestion, SlotCache
 from tandem.index.server.executors.slots import LocalSlot, Slot
-from tandem.index.server.executors.table_shards import TableShards
 from tandem.index.window import Chosen, View
 
 _log = structlog.get_logger("tandem.index.coordinator")

@@ -8,25 +8,26 @@ are until then (X-b).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from functools import lru_cache
-from typing import Final
+from functools import lru_cache, partial
+from itertools import islice
+from typing import BinaryIO, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import structlog
 
 from tandem.distinct import IntArray
-from tandem.errors import InvalidSpec, StorageError
+from tandem.errors import InvalidSpec, ReferenceNotFound, StorageError
 from tandem.index.columns import entry_column
+from tandem.index.facts.cache import LIMIT, FactsCache
+from tandem.index.facts.files import FOLDER, LISTED_S, MOST_LISTED
 from tandem.index.library import condition
-from tandem.index.narrowing import NeededGroups, OpenFiles, together
-from tandem.index.row_groups import narrowed
+from tandem.index.narrowing import NeededGroups, OpenFiles, narrowed, together
 from tandem.index.server.answer_files import AnswerFiles
-from tandem.index.server.background import Background
-from tandem.index.server.calls import Answer, parsed
-from tandem.index.server.executors.held_shards import Held, HeldShards, MakeFacts, ShardName
+from tandem.index.server.calls import Answer, Background, parsed
 from tandem.index.server.executors.slot_messages import (
     MAX_REPLY_BYTES,
     InvalidateQuestion,
@@ -40,12 +41,221 @@ from tandem.index.server.executors.slot_messages import (
     files_of,
     needed_table,
 )
-from tandem.index.server.messages import Message, VersionOf
+from tandem.index.server.messages import HeldShard, Message, VersionOf
 from tandem.index.window import Head
 from tandem.pruning.files import bounds_of
 from tandem.pruning.predicate import columns_of
 from tandem.statements.tree import Expr
-from tandem.storage.store import Store
+from tandem.storage.store import ObjectInfo, Store
+
+# A table's store, of which the stored facts are listed once for all shards that an executor holds.
+#
+# Each shard has facts of its own, and would list them for itself.
+
+
+class SharedListing:
+    """`tandem.storage.store.Store` describes each call.
+
+    Args:
+        now: seconds of a clock that never goes back.
+    """
+
+    def __init__(self, store: Store, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._store, self._now = store, now
+        self._lock = threading.Lock()
+        self._listed = -float("inf")
+        self._facts: list[ObjectInfo] = []
+
+    @property
+    def location(self) -> str:
+        return self._store.location
+
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
+        if prefix != FOLDER or start_after:
+            return self._store.list(prefix, start_after=start_after)
+        with self._lock:
+            now = self._now()
+            if now - self._listed >= LISTED_S:
+                self._facts = [*islice(self._store.list(prefix), MOST_LISTED)]
+                self._listed = now
+            return iter(self._facts)
+
+    def get(self, path: str) -> bytes:
+        return self._store.get(path)
+
+    def get_range(self, path: str, start: int, length: int) -> bytes:
+        return self._store.get_range(path, start, length)
+
+    def head(self, path: str) -> ObjectInfo:
+        return self._store.head(path)
+
+    def put(self, path: str, data: bytes) -> None:
+        self._store.put(path, data)
+
+    def put_if_absent(self, path: str, data: bytes) -> None:
+        self._store.put_if_absent(path, data)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        self._store.delete(paths)
+
+    def open_input(self, path: str) -> BinaryIO:
+        return self._store.open_input(path)
+
+    def open_output(self, path: str) -> BinaryIO:
+        return self._store.open_output(path)
+
+    def delete_prefix(self, prefix: str, *, keep: Collection[str] = ()) -> int:
+        return self._store.delete_prefix(prefix, keep=keep)
+
+
+# The facts that one executor holds, shard by shard, below a limit of bytes.
+#
+# What was used least recently is dropped first. A shard that was dropped is still this executor's:
+# it is loaded again when it is asked for (X5).
+
+
+_NOTHING = 0, 0
+MakeFacts = Callable[[Store], FactsCache]
+
+
+class ShardName(NamedTuple):
+    """`table` is the name of its LakeTable: of two tables of one id each has facts of its own."""
+
+    table: str
+    table_id: str
+    key: str
+
+
+class Held:
+    """The facts of one shard. Thread-safe."""
+
+    def __init__(self, facts: FactsCache) -> None:
+        self.facts = facts
+        self.used = 0
+        """The number of the last question about it, among all."""
+        self._lock = threading.Lock()
+        self._late: set[Future[NeededGroups]] = set()
+
+    def note_late(self, question: Future[NeededGroups]) -> None:
+        """A question did not end in time, and goes on: its facts are being read."""
+        with self._lock:
+            self._late.add(question)
+
+    @property
+    def is_loading(self) -> bool:
+        with self._lock:
+            self._late = {each for each in self._late if not each.done()}
+            return bool(self._late)
+
+
+class HeldShards:
+    """Thread-safe.
+
+    Args:
+        stores: how the store of each table is opened, by the name of its LakeTable.
+        limit_bytes: of what is held between questions; None for no limit.
+        facts: makes what holds the facts of a shard, if it is not the usual one.
+    """
+
+    def __init__(
+        self,
+        stores: Mapping[str, Callable[[], Store]],
+        *,
+        limit_bytes: int | None = None,
+        facts: MakeFacts | None = None,
+    ) -> None:
+        self.limit_bytes = limit_bytes
+        self.evictions = 0
+        self._stores = stores
+        # No shard alone may take more than all.
+        most = LIMIT if limit_bytes is None else min(limit_bytes, LIMIT)
+        self._facts = facts or partial(FactsCache, limit=most)
+        self._opened: dict[str, Store] = {}
+        self._lock = threading.Lock()
+        self._held: dict[ShardName, Held] = {}
+        self._loads: dict[ShardName, int] = {}
+        self._hits: dict[ShardName, int] = {}
+        self._turn = 0
+
+    def of(self, name: ShardName) -> Held:
+        """The facts of a shard, which may be none yet. Raises: ReferenceNotFound."""
+        store = self._store(name.table)
+        with self._lock:
+            self._turn += 1
+            held = self._held.get(name)
+            if held is None:
+                held = self._held[name] = Held(self._facts(store))
+                self._loads[name] = self._loads.get(name, 0) + 1
+            else:
+                self._hits[name] = self._hits.get(name, 0) + 1
+            held.used = self._turn
+            return held
+
+    def shown(self) -> tuple[HeldShard, ...]:
+        """What is held, and what has been evicted and not been loaded again."""
+        with self._lock:
+            sizes = {
+                name: (held.facts.nbytes, held.facts.filter_bytes)
+                for name, held in self._held.items()
+            }
+            return tuple(
+                HeldShard(
+                    table=name.table,
+                    table_id=name.table_id,
+                    shard=name.key,
+                    bytes=sizes.get(name, _NOTHING)[0],
+                    filter_bytes=sizes.get(name, _NOTHING)[1],
+                    loads=self._loads[name],
+                    hits=self._hits.get(name, 0),
+                )
+                for name in sorted(self._loads)
+            )
+
+    def sizes(self) -> dict[ShardName, int]:
+        """The bytes that shards need, of those that have been loaded."""
+        with self._lock:
+            sizes = {name: held.facts.nbytes for name, held in self._held.items()}
+        return {name: size for name, size in sizes.items() if size}
+
+    def drop(self, table_id: str | None = None, keys: Collection[str] = ()) -> None:
+        """Forget shards: these of a table, all of a table, or all."""
+        with self._lock:
+            for name in list(self._loads):
+                if table_id in (None, name.table_id) and (not keys or name.key in keys):
+                    self._held.pop(name, None)
+                    self._hits.pop(name, None)
+                    del self._loads[name]
+
+    def evict(self) -> None:
+        """Drop what was used least recently until what is held is below the limit."""
+        if self.limit_bytes is None:
+            return
+        with self._lock:
+            sizes = {name: held.facts.nbytes for name, held in self._held.items()}
+            total = sum(sizes.values())
+            for name in sorted(sizes, key=lambda each: self._held[each].used):
+                if total <= self.limit_bytes:
+                    break
+                total -= sizes[name]
+                del self._held[name]
+                self.evictions += 1
+
+    def _store(self, table: str) -> Store:
+        with self._lock:
+            found = self._opened.get(table)
+        if found is None:
+            opener = self._stores.get(table)
+            if opener is None:
+                raise ReferenceNotFound(
+                    "this executor does not serve such a table",
+                    resource=table[:100],
+                    expected="the name of a LakeTable that the server serves",
+                )
+            opened = SharedListing(opener())
+            with self._lock:
+                found = self._opened.setdefault(table, opened)
+        return found
+
 
 _log = structlog.get_logger("tandem.index.executor")
 

@@ -25,8 +25,7 @@ from tandem.index.assignment import Executor, Shard
 from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.calls import Answer, parsed
 from tandem.index.server.executors.coordinator import Coordinator
-from tandem.index.server.executors.executor import ExecutorService
-from tandem.index.server.executors.held_shards import MakeFacts, ShardName
+from tandem.index.server.executors.executor import ExecutorService, MakeFacts, ShardName
 from tandem.index.server.executors.slot_messages import (
     MAX_REPLY_BYTES,
     MAX_SIZES,

@@ -15,13 +15,18 @@ bits that stand for names: two names of one number share a shard, which is harml
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple, Self
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from tandem.distinct import BoolArray, IntArray
+from tandem.index.assignment import Shard
+from tandem.index.entries import UNKNOWN_ROWS, Entries
+from tandem.index.window import Chosen, View
 
 SHARD_SIZE: Final = 16 << 20
 """Bytes of facts (design, section 8)."""
@@ -141,3 +146,228 @@ class ShardMap:
 
     def _kept(self, keep: BoolArray) -> ShardMap:
         return replace(self, segments=self.segments[keep], numbers=self.numbers[keep])
+
+
+# The shards of one table, followed from version to version.
+#
+# Only names that are new are looked at: of a table of a million files, a commit of twenty costs
+# twenty names, and numbers of arrays. A file that is not known yet has no shard: it is answered by
+# the log alone.
+
+
+class Changed(NamedTuple):
+    """What a version changed: shards that are gone, and the entries that it added."""
+
+    gone: tuple[Shard, ...]
+    added: tuple[Chosen, ...]
+
+
+@dataclass
+class _Part:
+    """Of each entry its shard, the bytes of its facts by estimate, and whether the log says enough
+    for one; of each segment, by its code, the number that stands for its name."""
+
+    numbers: IntArray
+    bytes: IntArray
+    known: BoolArray
+    segments: IntArray
+
+
+class _NewSegments(NamedTuple):
+    """Segments of a part that have no shard, in the order of their first entries.
+
+    Attributes:
+        sizes: bytes of facts.
+        codes: of their names, as in `Entries.segments`.
+        rows: their live entries; `of_row` is the place of the segment of each.
+    """
+
+    segments: IntArray
+    sizes: IntArray
+    codes: IntArray
+    rows: IntArray
+    of_row: IntArray
+
+    @classmethod
+    def of(cls, entries: Entries, part: _Part, live: BoolArray) -> Self:
+        rows = np.flatnonzero(live & (part.numbers == NO_SHARD))
+        if not len(rows):
+            return cls(rows, rows, rows, rows, rows)
+        codes = entries.segments[0][rows]
+        found, first, of = np.unique(codes, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        place = np.empty(len(found), np.int64)
+        place[order] = np.arange(len(found))
+        of_row = place[of]
+        sizes = np.zeros(len(found), np.int64)
+        np.add.at(sizes, of_row, part.bytes[rows])
+        return cls(part.segments[found[order]], sizes, found[order], rows, of_row)
+
+
+class TableShards:
+    """The shards of a table. Thread-safe.
+
+    Args:
+        table_id: of the table in its log.
+    """
+
+    def __init__(self, table_id: str, *, shard_size: int = SHARD_SIZE) -> None:
+        self.table_id = table_id
+        self._shard_size = shard_size
+        self._lock = threading.Lock()
+        self._map = ShardMap()
+        self._parts: WeakKeyDictionary[Entries, _Part] = WeakKeyDictionary()
+        self._version = -1
+        self._sizes: dict[int, int | None] = {}
+
+    @property
+    def version(self) -> int:
+        """The newest version that was followed; -1 for none."""
+        return self._version
+
+    @property
+    def shards(self) -> tuple[Shard, ...]:
+        """The shards of the newest version, in the order in which they were made."""
+        with self._lock:
+            return tuple(self._shard(number) for number in self._map.keys)
+
+    def has(self, view: View) -> bool:
+        """Whether a version, or a newer one, has been followed."""
+        with self._lock:
+            return self._has(view)
+
+    def follow(self, view: View) -> Changed:
+        """Take the shards of a version; an older one than the newest changes nothing."""
+        with self._lock:
+            if self._has(view):
+                return Changed((), ())
+            before, first = self._version, self._version < 0
+            columns = len(view.head.schema.fields)
+            visible = [part.visible(view.version) for part in view.parts]
+            for part in view.parts:
+                if part not in self._parts:
+                    self._parts[part] = self._looked_up(part, columns)
+            held = self._held(view.parts, visible)
+            gone = self._drop(set(self._map.keys) - set(held), view.parts)
+            if self._join(view.parts, visible, held):
+                held = self._held(view.parts, visible)
+            self._forget(view.parts, visible)
+            self._sizes = self._estimates(view.parts, visible, held)
+            self._version = view.version
+        if first:
+            return Changed(gone, ())
+        added = [
+            np.flatnonzero(live & (part.born > before))
+            for part, live in zip(view.parts, visible, strict=True)
+        ]
+        return Changed(
+            gone,
+            tuple(
+                Chosen(part, rows, np.zeros(len(rows), bool))
+                for part, rows in zip(view.parts, added, strict=True)
+                if len(rows)
+            ),
+        )
+
+    def of(self, chosen: Chosen) -> tuple[IntArray, dict[int, Shard]]:
+        """For each of some entries the number of its shard, `NO_SHARD` if it has none; and the
+        shards of these numbers."""
+        with self._lock:
+            part = self._parts.get(chosen.entries)
+            if part is None:  # of a version that is not the newest
+                return np.full(len(chosen.rows), NO_SHARD), {}
+            numbers = part.numbers[chosen.rows]
+            there = [number for number in np.unique(numbers).tolist() if number in self._map.keys]
+            numbers = np.where(np.isin(numbers, there), numbers, NO_SHARD)
+            return numbers, {number: self._shard(number) for number in there}
+
+    def _has(self, view: View) -> bool:
+        # A table that was dropped from memory and loaded again has other entries.
+        known = all(part in self._parts for part in view.parts)
+        return view.version < self._version or (view.version == self._version and known)
+
+    def _shard(self, number: int) -> Shard:
+        return Shard(self.table_id, self._map.keys[number], self._sizes.get(number))
+
+    def _looked_up(self, part: Entries, columns: int) -> _Part:
+        """By the segments that are known already."""
+        codes, names = part.segments
+        used = np.unique(codes)
+        segments, numbers = np.zeros(len(names), np.int64), np.full(len(names), NO_SHARD)
+        texts = names.take(used).to_pylist()
+        segments[used] = np.fromiter(map(hash, texts), np.int64, len(texts))
+        numbers[used] = self._map.of(segments[used])
+        bytes_ = estimated_bytes(part.files["size"].to_numpy(), columns)
+        return _Part(numbers[codes], bytes_, part.rows != UNKNOWN_ROWS, segments)
+
+    def _join(
+        self, parts: Sequence[Entries], visible: Sequence[BoolArray], held: Mapping[int, int]
+    ) -> bool:
+        """Give segments that are new a shard. Whether there are any."""
+        new = [
+            _NewSegments.of(entries, self._parts[entries], live)
+            for entries, live in zip(parts, visible, strict=True)
+        ]
+        # A segment may be in several parts.
+        every = np.concatenate([each.segments for each in new])
+        if not len(every):
+            return False
+        found, first, of = np.unique(every, return_index=True, return_inverse=True)
+        sizes = np.zeros(len(found), np.int64)
+        np.add.at(sizes, of, np.concatenate([each.sizes for each in new]))
+        order = np.argsort(first)
+        starts = np.cumsum([0, *(len(each.segments) for each in new)])
+
+        def name(at: int) -> str:
+            place = int(first[order[at]])
+            part = int(np.searchsorted(starts, place, "right")) - 1
+            codes = new[part].codes
+            return parts[part].segments[1][int(codes[place - starts[part]])]
+
+        self._map = self._map.joined(found[order], sizes[order], held, name, self._shard_size)
+        for entries, each in zip(parts, new, strict=True):
+            numbers = self._parts[entries].numbers
+            numbers[each.rows] = self._map.of(each.segments)[each.of_row]
+        return True
+
+    def _drop(self, gone: set[int], parts: Sequence[Entries]) -> tuple[Shard, ...]:
+        """Drop shards of which no entry lives."""
+        if not gone:
+            return ()
+        shards = tuple(self._shard(number) for number in sorted(gone))
+        self._map = self._map.without(gone)
+        for part in (self._parts[entries] for entries in parts):
+            part.numbers[np.isin(part.numbers, list(gone))] = NO_SHARD
+        return shards
+
+    def _held(self, parts: Sequence[Entries], visible: Sequence[BoolArray]) -> dict[int, int]:
+        """The bytes of each shard that has a live entry."""
+        count, bytes_ = np.zeros(self._map.made + 1), np.zeros(self._map.made + 1)
+        for entries, live in zip(parts, visible, strict=True):
+            part = self._parts[entries]
+            places = part.numbers - NO_SHARD  # the first place is of those without one
+            count += np.bincount(places, live, len(count))
+            bytes_ += np.bincount(places, part.bytes * live, len(count))
+        return {at + NO_SHARD: int(bytes_[at]) for at in np.flatnonzero(count).tolist() if at}
+
+    def _estimates(
+        self, parts: Sequence[Entries], visible: Sequence[BoolArray], held: Mapping[int, int]
+    ) -> dict[int, int | None]:
+        """The size of each shard; None where the log says too little of one of its files."""
+        sizes: dict[int, int | None] = dict(held)
+        for entries, live in zip(parts, visible, strict=True):
+            part = self._parts[entries]
+            for number in np.unique(part.numbers[live & ~part.known]).tolist():
+                sizes[number] = None
+        return sizes
+
+    def _forget(self, parts: Sequence[Entries], visible: Sequence[BoolArray]) -> None:
+        """Forget segments that do not live, once these are most."""
+        count = sum(int(live.sum()) for live in visible)
+        if len(self._map.segments) <= 2 * count + 1_024:
+            return
+        live_segments = [
+            self._parts[entries].segments[np.unique(entries.segments[0][live])]
+            for entries, live in zip(parts, visible, strict=True)
+        ]
+        self._map = self._map.only(np.concatenate(live_segments))

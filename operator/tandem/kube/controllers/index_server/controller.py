@@ -25,17 +25,18 @@ from tandem.kube.client.kinds import (
     uid_of,
     version_of,
 )
-from tandem.kube.controllers.index_server import application as applications
-from tandem.kube.controllers.index_server.deployment import SEEN_EVERY, Deployment
-from tandem.kube.controllers.index_server.secrets import Secrets
-from tandem.kube.controllers.index_server.selection import Candidate, Choice, select
+from tandem.kube.controllers.index_server import deployment as applications
+from tandem.kube.controllers.index_server.deployment import SEEN_EVERY, Deployment, Secrets
 from tandem.kube.controllers.index_server.serving import Serving
 from tandem.kube.controllers.index_server.status import (
+    Candidate,
+    Choice,
     KnownVersion,
     State,
     compose,
     evictions,
     held_bytes,
+    select,
 )
 from tandem.kube.controllers.operation.controller import StopSignal
 from tandem.kube.controllers.operation.spark_jobs import ApplicationCache
@@ -44,7 +45,7 @@ from tandem.kube.runtime.context import IndexServerFacts, OperatorContext
 from tandem.kube.runtime.log_context import LogContext, bound_log_context
 from tandem.kube.tables.location_policy import LocationPolicy
 from tandem.spark.application.port import ApplicationBuilder
-from tandem.spec.index.server import IndexServer
+from tandem.spec.index import IndexServer
 from tandem.spec.loading.loader import parse
 from tandem.spec.status import ServerExecutors
 

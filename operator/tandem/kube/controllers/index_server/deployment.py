@@ -6,25 +6,223 @@ Both belong to the resource, so that nothing is left when that is deleted.
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any, Final
 
 import structlog
 
-from tandem.errors import InvalidSpec
+from tandem.errors import AccessDenied, InvalidSpec
+from tandem.index.server.config import (
+    PORT,
+    SECRETS_FOLDER,
+    AccessConfig,
+    ServerConfig,
+    TableConfig,
+    written,
+)
+from tandem.jobs.formats import INDEX_SERVER_APP
+from tandem.jobs.runner import JobRequest
 from tandem.json_types import Json
-from tandem.kube.client.api import Conflict, NotFound, ResourcePath
-from tandem.kube.controllers.index_server import application as applications
+from tandem.kube.client.api import Api, Conflict, Forbidden, NotFound, ResourcePath
 from tandem.kube.controllers.operation.spark_jobs import ApplicationCache
 from tandem.kube.runtime.context import OperatorContext
-from tandem.spark.application.port import ApplicationBuilder
+from tandem.spark.application.port import (
+    ApplicationBuilder,
+    JobOwner,
+    JobPlacement,
+    ServicePlacement,
+)
+from tandem.spark.application.service import EXECUTOR_CORES
+from tandem.spark.jobs.index.executors import slot_conf
 from tandem.spec.common import ResourceKey
-from tandem.spec.index.server import IndexServer
-from tandem.spec.labels import INDEX_SERVER_LABEL
+from tandem.spec.index import AccessMode, IndexServer
+from tandem.spec.labels import INDEX_SERVER_LABEL, KIND_LABEL, MANAGED_BY
+
+# The SparkApplication and the Service of an IndexServer. Pure.
+#
+# The application's name has a digest of all that it depends on, also of the versions of its
+# Secrets: what is different has another name, and replaces it.
+
+
+_LONGEST_STEM: Final = 32
+_ROLE, _DRIVER = "spark-role", "driver"
+"""Spark's own label."""
+
+
+def config_of(server: IndexServer, tables: Mapping[str, TableConfig]) -> ServerConfig:
+    """What its program is asked to serve."""
+    spec = server.spec
+    return ServerConfig(
+        tables=dict(tables),
+        access=AccessConfig(
+            mode=spec.access.mode.value,
+            namespace=server.namespace,
+            tls=server.tls_secret,
+            token=server.token_secret,
+        ),
+        executors=spec.executors,
+        service=host(server),
+        memory=spec.memory,
+        disk=spec.disk,
+        shard_size=spec.shard_size,
+        row_groups=spec.levels.row_groups,
+        bloom_filters=spec.levels.row_groups and spec.levels.bloom_filters,
+        pre_prime=spec.pre_prime,
+        max_staleness_s=spec.freshness.max_staleness / 1000,
+        poll_s=spec.freshness.poll / 1000,
+        history_s=spec.history / 1000,
+        inline_limit=spec.answers.inline_limit,
+        ttl_s=spec.answers.ttl / 1000,
+    )
+
+
+def own_secrets(server: IndexServer) -> frozenset[str]:
+    """The Secrets that the server itself needs."""
+    return frozenset(filter(None, (server.tls_secret, server.token_secret)))
+
+
+def application(
+    server: IndexServer,
+    uid: str,
+    tables: Mapping[str, TableConfig],
+    secrets: Mapping[str, str],
+    builder: ApplicationBuilder,
+) -> Json:
+    """The application to create.
+
+    Args:
+        secrets: the versions of all Secrets that it mounts, by name.
+    Raises: InvalidSpec if its template is refused.
+    """
+    request = JobRequest(
+        "ixs", INDEX_SERVER_APP, "", "", request=tuple(written(config_of(server, tables)))
+    )
+    placement = JobPlacement(
+        JobOwner(server.api_version, server.kind_name, server.name, uid),
+        server.namespace,
+        template=server.spec.spark_template,
+        service_account=server.spec.service_account_name,
+    )
+    service = ServicePlacement(
+        port=PORT,
+        secrets=tuple(sorted(secrets)),
+        folder=SECRETS_FOLDER,
+        pod_label=(INDEX_SERVER_LABEL, server.name),
+        memory=server.spec.memory,
+        disk=server.spec.disk,
+        executors=server.spec.executors,
+        token=server.spec.access.mode is AccessMode.SERVICE_ACCOUNT,
+        conf=slot_conf(EXECUTOR_CORES) if server.spec.executors else {},
+    )
+    body = builder.build_service(request, placement, service)
+    # These are of attempts of operations.
+    body["metadata"].pop("annotations", None)
+    kept = (*MANAGED_BY[:1], KIND_LABEL, INDEX_SERVER_LABEL)
+    labels = body["metadata"]["labels"]
+    body["metadata"]["labels"] = {key: labels[key] for key in kept}
+    whole = json.dumps([body, sorted(secrets.items())], sort_keys=True)
+    digest = sha256(whole.encode()).hexdigest()[:8]
+    body["metadata"]["name"] = f"ixs-{server.name[:_LONGEST_STEM].rstrip('-')}-{digest}"
+    return body
+
+
+def service(server: IndexServer, uid: str) -> Json:
+    """The Service to create."""
+    owner = JobOwner(server.api_version, server.kind_name, server.name, uid)
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": server.service_name,
+            "namespace": server.namespace,
+            "ownerReferences": [owner.reference()],
+            "labels": {MANAGED_BY[0]: MANAGED_BY[1], INDEX_SERVER_LABEL: server.name},
+        },
+        "spec": {
+            # The Spark operator gives the application's labels to the pods of executors, too.
+            "selector": {INDEX_SERVER_LABEL: server.name, _ROLE: _DRIVER},
+            "ports": [{"name": "grpc", "port": PORT, "targetPort": PORT, "protocol": "TCP"}],
+        },
+    }
+
+
+def host(server: IndexServer) -> str:
+    """The name of its Service, which its certificate is for."""
+    return f"{server.service_name}.{server.namespace}.svc"
+
+
+def endpoint(server: IndexServer) -> str:
+    """Where it answers."""
+    scheme = "grpc" if server.tls_secret is None else "grpc+tls"
+    return f"{scheme}://{host(server)}:{PORT}"
+
+
+# The Secrets of an IndexServer: their versions, and what the operator needs of the server's own.
+# Reads them one by one, and seldom; never logs what is in them.
+
+
+_MISSING_PART: Final = 0.1
+"""One that does not exist is looked for more often."""
+_KEPT: Final = ("ca.crt", "tls.crt", "token")
+"""Keys that the operator needs to ask the server; never a private key."""
+
+
+@dataclass(frozen=True, slots=True)
+class SecretState:
+    """`version` is None if it does not exist; `values` of an own Secret."""
+
+    version: str | None
+    values: dict[str, bytes] = field(default_factory=dict, repr=False)
+
+
+class Secrets:
+    """Those of one namespace. To be used in one event loop.
+
+    Args:
+        look_s: how often each is looked at.
+    """
+
+    def __init__(self, api: Api, namespace: str, look_s: float) -> None:
+        self._api, self._namespace, self._look_s = api, namespace, look_s
+        self._known: dict[str, tuple[float, SecretState]] = {}
+
+    async def look(self, own: Collection[str], others: Collection[str]) -> dict[str, SecretState]:
+        """The states of all of these. Raises: AccessDenied if we may not read one; ApiError."""
+        wanted = {**dict.fromkeys(others, False), **dict.fromkeys(own, True)}
+        self._known = {name: known for name, known in self._known.items() if name in wanted}
+        now = asyncio.get_running_loop().time()
+        for name, is_own in wanted.items():
+            known = self._known.get(name)
+            if known is not None:
+                part = 1.0 if known[1].version is not None else _MISSING_PART
+                if now - known[0] < part * self._look_s:
+                    continue
+            self._known[name] = now, await self._read(name, is_own=is_own)
+        return {name: self._known[name][1] for name in wanted}
+
+    async def _read(self, name: str, *, is_own: bool) -> SecretState:
+        try:
+            found = await self._api.get(ResourcePath("", "v1", "secrets", self._namespace, name))
+        except NotFound:
+            return SecretState(None)
+        except Forbidden:
+            raise AccessDenied(
+                "the operator may not read this Secret",
+                resource=f"Secret/{name}",
+                remedy="Bind the operator's role in this namespace",
+            ) from None
+        metadata, data = found["metadata"], found.get("data") or {}
+        values = {key: base64.b64decode(data[key]) for key in _KEPT if is_own and key in data}
+        return SecretState(f"{metadata['uid']}/{metadata['resourceVersion']}", values)
+
 
 _log = structlog.get_logger("tandem.kube.index_server")
 SEEN_EVERY: Final = 4
@@ -80,7 +278,7 @@ class Deployment:
         now = time.monotonic()
         if now - self._looked < SEEN_EVERY * self._context.settings.index_poll_s:
             return
-        api, wanted = self._context.api, applications.service(server, self._uid)
+        api, wanted = self._context.api, service(server, self._uid)
         at = _SERVICES.at(server.namespace, server.service_name)
         try:
             there = await api.get(at)

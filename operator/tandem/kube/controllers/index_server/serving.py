@@ -1,25 +1,68 @@
 """Whether the application of an IndexServer answers, and what it said last. Changes nothing in the
-cluster."""
+cluster.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from tandem.errors import Reason
-from tandem.index.server.messages import CacheAnswer
+from pydantic import ValidationError
+
+from tandem.errors import Reason, TandemError
+from tandem.index.server.messages import CacheAnswer, IndexCall
+from tandem.index.server.transport import Connection, Tls
 from tandem.jobs.runner import JobPhase, JobStatus
-from tandem.kube.controllers.index_server import application as applications
-from tandem.kube.controllers.index_server.asking import Asked, ask
-from tandem.kube.controllers.index_server.deployment import Deployment
-from tandem.kube.controllers.index_server.secrets import SecretState
+from tandem.kube.controllers.index_server import deployment as applications
+from tandem.kube.controllers.index_server.deployment import Deployment, SecretState
 from tandem.kube.controllers.index_server.status import State
 from tandem.kube.runtime.context import OperatorContext
 from tandem.spark.application.port import ApplicationBuilder
-from tandem.spec.index.server import AccessMode, IndexServer
+from tandem.spec.index import AccessMode, IndexServer
 from tandem.spec.labels import ENDPOINT_ANNOTATION
+
+# What an index server says of its cache, asked with a deadline and in threads of its own: a server
+# that hangs must not take a thread from operations.
+
+
+DEADLINE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """`cache` is None if there was no answer: then `problem` says why. `asked` False: the server
+    was not asked, since the operator has no token to present."""
+
+    cache: CacheAnswer | None = None
+    problem: str = ""
+    asked: bool = True
+
+
+def ask(endpoint: str, token: str, authorities: bytes) -> Asked:
+    """Ask once. Blocks for `DEADLINE_S` at most.
+
+    Args:
+        authorities: certificates that the server's is checked by; b"" for those of this machine.
+    """
+    try:
+        connection = Connection(
+            endpoint,
+            token=token,
+            tls=Tls(authorities) if authorities else None,
+            timeout_s=DEADLINE_S,
+        )
+        try:
+            message, _ = connection.ask(IndexCall.SHOW_CACHE, b"{}")
+        finally:
+            connection.close()
+        return Asked(CacheAnswer.model_validate(message))
+    except TandemError as error:
+        return Asked(problem=f"{error.message}: {error.found}" if error.found else error.message)
+    except ValidationError:
+        return Asked(problem="its answer is not that of this version")
 
 
 class Serving:

@@ -4,12 +4,10 @@ Does not decide what an operation does, and never commits: a session of `tandem.
 
     controller         the life cycle of one resource
     session_loop       drives a session from the event loop
-    signals            requests to controller and session, and waiting for them
     preconditions      why it cannot start now
     instrumentation    metrics and events from effects
     reporting          what its status and events say
     status_writer      writes the status, seldom, and the terminal one reliably
-    status_truncation  keeps a status small
     spark_jobs         jobs as SparkApplications
     ttl                removes finished resources
 """

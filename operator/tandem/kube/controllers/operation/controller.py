@@ -34,8 +34,7 @@ from tandem.kube.client.kinds import (
 from tandem.kube.controllers.operation.instrumentation import InstrumentedInterceptor
 from tandem.kube.controllers.operation.preconditions import table_for_cleaning, waiting_reason
 from tandem.kube.controllers.operation.reporting import BEGUN, Reporter
-from tandem.kube.controllers.operation.session_loop import SessionLoop
-from tandem.kube.controllers.operation.signals import Signals
+from tandem.kube.controllers.operation.session_loop import SessionLoop, Signals
 from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.runtime.fair_queue import Lane
 from tandem.kube.runtime.log_context import LogContext, bound_log_context

@@ -15,15 +15,16 @@ from tandem.errors import TandemError
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.runtime.log_context import LogContext
 from tandem.operations.attempt.paths import job_name
-from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import (
     AttemptAdopted,
     CommitLost,
     CommitPut,
+    Effect,
     Event,
     JobLost,
     LocksGranted,
     LocksWaiting,
+    Point,
     RoundDone,
     YieldRequired,
 )

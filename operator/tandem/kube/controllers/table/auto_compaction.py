@@ -23,7 +23,7 @@ from tandem.kube.tables.context import AutoCompactionState, TableContext
 from tandem.operations.tables.auto_compaction import next_compaction, rows_ms
 from tandem.planning.auto.child_compactions import LOG_LINES, RETENTION_LINE
 from tandem.planning.auto.decide import decide
-from tandem.planning.auto.model import AutoCompactionDecision, AutoCompactionWait, ChildState
+from tandem.planning.auto.facts import AutoCompactionDecision, AutoCompactionWait, ChildState
 from tandem.spec.status import NextCompaction
 from tandem.spec.table import AutomaticCompaction, LakeTable
 

@@ -22,7 +22,7 @@ from tandem.kube.client.resource_cache import CachedResource
 from tandem.kube.runtime.automatic_slots import RENEW_S
 from tandem.kube.runtime.context import OperatorContext
 from tandem.planning.auto.child_compactions import ChildCompaction, chunks_in
-from tandem.planning.auto.model import AutoCompactionDecision, AutoCompactionWait, ChildState
+from tandem.planning.auto.facts import AutoCompactionDecision, AutoCompactionWait, ChildState
 from tandem.spec.compaction import TableCompaction
 from tandem.spec.labels import (
     AUTOMATIC_LABEL,

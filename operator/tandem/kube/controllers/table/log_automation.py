@@ -25,8 +25,8 @@ from tandem.mergelog import upkeep
 from tandem.mergelog.state.instants import LogFacts
 from tandem.operations.tables.log_status import is_automatic, log_status, next_log_action
 from tandem.planning.auto.child_compactions import LOG_LINES, TableId
+from tandem.planning.auto.facts import AutoCompactionDecision
 from tandem.planning.auto.log import decide_log
-from tandem.planning.auto.model import AutoCompactionDecision
 from tandem.spec.common import OPERATIONS
 from tandem.spec.compaction import CompactionType, TableCompaction
 from tandem.spec.log_compaction import LogCompaction, MergeOnRead

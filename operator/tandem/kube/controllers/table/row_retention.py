@@ -20,7 +20,7 @@ from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.tables.context import TableContext
 from tandem.operations.tables.auto_compaction import decide_drop, next_drop, rows_ms
 from tandem.planning.auto.child_compactions import RETENTION_LINE
-from tandem.planning.auto.model import AutoCompactionDecision
+from tandem.planning.auto.facts import AutoCompactionDecision
 from tandem.spec.replace import TableReplace
 from tandem.spec.status import NextDrop
 

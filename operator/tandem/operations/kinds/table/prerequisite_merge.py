@@ -15,7 +15,7 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.mergelog.state.base_history import BaseHistory
 from tandem.mergelog.state.boundaries import mark_in
 from tandem.mergelog.state.log_table import MergeLog, settings_of, state_of
-from tandem.mergelog.state.model import BlockLogState
+from tandem.mergelog.state.versions import BlockLogState
 from tandem.operations.model import Identity, Table, Work
 from tandem.operations.session.identity import has_begun, identify, is_recorded
 from tandem.spec.compaction import CompactionType, TableCompaction

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from tandem.index.server.executors.coordinator import Coordinator
-from tandem.index.server.executors.executor import ExecutorService
-from tandem.index.server.executors.held_shards import MakeFacts
+from tandem.index.server.executors.executor import ExecutorService, MakeFacts
 from tandem.index.server.executors.registration import (
     RegistryService,
     SlotSettings,

@@ -29,9 +29,15 @@ from tandem.errors import InvalidSpec, TandemError, Unreachable
 from tandem.index import TableIndex
 from tandem.index.facts.cache import LIMIT as FACTS_LIMIT
 from tandem.index.facts.cache import FactsCache
-from tandem.index.server.access import CallerCheck, ReviewedTokens, SharedToken, Unchecked
+from tandem.index.server.access import (
+    CallerCheck,
+    ClusterReviews,
+    ReviewedTokens,
+    SharedToken,
+    Unchecked,
+)
 from tandem.index.server.answer_files import AnswerFiles
-from tandem.index.server.background import Background
+from tandem.index.server.calls import Background
 from tandem.index.server.config import (
     LISTEN_VARIABLE,
     PORT,
@@ -44,7 +50,6 @@ from tandem.index.server.config import (
 )
 from tandem.index.server.executors.coordinator import Coordinator
 from tandem.index.server.executors.registration import TlsFolder
-from tandem.index.server.reviews import ClusterReviews
 from tandem.index.server.service import IndexService
 from tandem.index.server.transport import FlightServer, Tls
 from tandem.spark.jobs.index.executors import coordinated

@@ -22,7 +22,7 @@ from tandem.delta.datafiles.reader import DataFileReader, TableFormat
 from tandem.delta.datafiles.writer import WrittenFile
 from tandem.errors import CountMismatch
 from tandem.jobs.formats import InputFile, JobSpec, MergeJob
-from tandem.pruning.keys import KEY_TYPES
+from tandem.pruning.selection import KEY_TYPES
 from tandem.reconcile.matches import KEPT
 from tandem.spark.jobs.local_merge.source import compiled
 from tandem.spark.jobs.local_statement import TaskFiles, live_rows, rows_of_input, runs

@@ -18,7 +18,7 @@ from tandem.delta.dv import from_base64
 from tandem.errors import StorageError
 from tandem.jobs.formats import SOURCE_IDS, JobSpec, MergeJob
 from tandem.jobs.results import SidecarRef
-from tandem.pruning.keys import KEY_TYPES
+from tandem.pruning.selection import KEY_TYPES
 from tandem.spark.jobs import source_copy
 from tandem.spark.runtime.control import Control, job_table_format
 from tandem.spark.runtime.listing import (

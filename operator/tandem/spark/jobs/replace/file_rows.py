@@ -23,7 +23,7 @@ from tandem.spark.runtime.counters import Counter, prefix_of, reported
 from tandem.spark.runtime.ipc import to_file
 from tandem.spark.runtime.row_files import MATCHES, open_input
 from tandem.storage import Store
-from tandem.timeline.row_chunks import rows_within
+from tandem.timeline.file_columns import rows_within
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -9,9 +9,6 @@ Only `job`, `exchange` and `large_bins` may import Spark, each inside of functio
     divided      bins divided by time
     sorted_bins  one bin sorted or z-ordered in memory
     codes        the order of rows, and z-values, on integers
-    row_maps     where the rows of a bin went
     large_bins   larger bins sorted or z-ordered, by tasks that exchange blocks of rows
-    cuts         the ranges into which these are cut, by a sample
-    blocks       blocks of rows, and the file in which a task keeps them
     exchange     Spark's shuffle as their exchange
 """

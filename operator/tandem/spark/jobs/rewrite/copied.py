@@ -15,18 +15,11 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Self
 
-from tandem.delta.datafiles.missing import missing
+from tandem.delta.datafiles.file_errors import missing
 from tandem.delta.datafiles.reader import TableFormat
-from tandem.delta.datafiles.rowgroups.fitness import (
-    Demands,
-    Unfit,
-    is_small,
-    unfit,
-)
 from tandem.delta.datafiles.rowgroups.footer import FileFooter, parse, read_footer
-from tandem.delta.datafiles.rowgroups.joined import JoinedFile
-from tandem.delta.datafiles.rowgroups.schema import key_of
-from tandem.delta.datafiles.rowgroups.source import CopySource, FloatColumns, copying
+from tandem.delta.datafiles.rowgroups.joined import CopySource, FloatColumns, JoinedFile, copying
+from tandem.delta.datafiles.rowgroups.schema import Demands, Unfit, is_small, key_of, unfit
 from tandem.delta.datafiles.writer import Describe, ParquetDataWriter, WrittenFile
 from tandem.delta.protocol import asks_for_deletion_vectors
 from tandem.errors import ObjectNotFound

@@ -15,7 +15,7 @@ from queue import Queue
 import pyarrow as pa
 
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat, read_whole
-from tandem.delta.datafiles.rowgroups.fitness import GROUP_BYTES, GROUP_ROWS
+from tandem.delta.datafiles.rowgroups.schema import GROUP_BYTES, GROUP_ROWS
 from tandem.delta.datafiles.writer import ParquetDataWriter, encoding_like
 from tandem.delta.protocol import asks_for_deletion_vectors
 from tandem.errors import CountMismatch

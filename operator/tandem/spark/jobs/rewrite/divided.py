@@ -20,7 +20,7 @@ from tandem.jobs.formats import JobBin, JobSpec, RewriteJob, TimeBorders
 from tandem.rowmap.positions import span, to_array
 from tandem.rowmap.rowmap import MapOutput, RowMap, RowMapBuilder, RowMapIdentity
 from tandem.spark.runtime.row_files import POSITION, split_by_chunk
-from tandem.timeline.row_chunks import chunk_starts, rows_within
+from tandem.timeline.file_columns import chunk_starts, rows_within
 
 
 @dataclass(frozen=True)

@@ -33,25 +33,24 @@ from tandem.jobs.formats import InputFile, JobLayout, JobSpec, RewriteJob
 from tandem.jobs.results import SidecarRef
 from tandem.rowmap.permutation import starts
 from tandem.spark.jobs.rewrite.bins import BinResult
-from tandem.spark.jobs.rewrite.blocks import (
-    BlockFile,
-    Exchange,
-    KeptBlock,
-    RowBlock,
-    sized,
-)
 from tandem.spark.jobs.rewrite.codes import (
+    PLACE,
     SAMPLE,
+    Cuts,
+    Sample,
+    Sampled,
     bits_of,
+    bounds_of,
     codes_of,
+    divided,
     in_order,
     one_array,
     quantiles,
     sampled_rows,
     z_values,
 )
-from tandem.spark.jobs.rewrite.cuts import PLACE, Cuts, Sample, Sampled, bounds_of, divided
 from tandem.spark.jobs.rewrite.decoded_rows import decoded, require_rows
+from tandem.spark.jobs.rewrite.exchange import BlockFile, Exchange, KeptBlock, RowBlock, sized
 from tandem.spark.jobs.rewrite.sorted_bins import (
     KEY_BYTES,
     ORDER_BYTES,

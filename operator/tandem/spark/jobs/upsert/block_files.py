@@ -18,8 +18,7 @@ from tandem.delta.partitions import unstorable
 from tandem.errors import DuplicateKeys, StatementFailed
 from tandem.jobs.formats import UpsertJob
 from tandem.jobs.results import JobResult, OutputFile
-from tandem.mergelog.rows.duplicates import row_text
-from tandem.mergelog.rows.unique import Repeated, UniqueRows
+from tandem.mergelog.rows.by_key import Repeated, UniqueRows, row_text
 from tandem.mergelog.state.log_table import DELETED, INSTANT, LogSettings
 from tandem.spark.runtime.control import Control, job_table_format, output_file
 from tandem.spark.runtime.row_files import RowFiles, RowsWork

@@ -15,7 +15,7 @@ from tandem.delta.protocol import is_reserved_column
 from tandem.errors import InvalidSpec
 from tandem.jobs.formats import UpsertJob
 from tandem.jobs.results import JobProgress
-from tandem.mergelog.rows.unique import Repeated
+from tandem.mergelog.rows.by_key import Repeated
 from tandem.mergelog.state.log_table import LogSettings
 from tandem.spark.jobs.upsert.block_files import block_work, columns_of, publish
 from tandem.spark.runtime.control import Control

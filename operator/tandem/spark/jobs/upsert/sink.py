@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 
 from tandem.jobs.formats import Format
 from tandem.jobs.results import OutputFile
-from tandem.mergelog.rows.unique import Repeated
+from tandem.mergelog.rows.by_key import Repeated
 from tandem.spark.jobs.upsert.block_files import BlockFiles, BlocksWritten, BlockWork, outputs_of
 from tandem.spark.runtime.datasource import get_work, task_number
 from tandem.storage import Store

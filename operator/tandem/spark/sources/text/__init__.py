@@ -3,11 +3,9 @@
 `csv`, `csv_dialect`, `json`, `json_fields` and `json_rows` are pure.
 
     csv          RFC 4180
-    csv_dialect  the signs of a CSV text, and the values of one row
     json         JSON values, line by line
     json_fields  the fields of JSON lines, without Spark
     json_rows    JSON lines as arrays of texts
     lines        files as whole lines
     records      the data source of records
-    unpack       compressed files
 """

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from tandem.errors import InvalidSpec, StatementFailed
-from tandem.spark.sources.text.csv_dialect import WHITE
+from tandem.spark.sources.text.csv import WHITE
 from tandem.spark.sources.text.json import (
     JsonOptions,
     JsonProblem,

@@ -17,8 +17,7 @@ from tandem.errors import StatementFailed
 from tandem.jobs.formats import Format
 from tandem.spark.runtime.datasource import get_work
 from tandem.spark.runtime.input_splits import InputSplit, TaskSplits
-from tandem.spark.sources.text.csv import CsvParser, lines_in, part_effect
-from tandem.spark.sources.text.csv_dialect import CsvProblem, Dialect
+from tandem.spark.sources.text.csv import CsvParser, CsvProblem, Dialect, lines_in, part_effect
 from tandem.spark.sources.text.json import JsonOptions
 from tandem.spark.sources.text.json_rows import JsonRows, shape_of
 from tandem.spark.sources.text.lines import PartStart, TextFile, plan, read_text

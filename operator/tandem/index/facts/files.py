@@ -1,0 +1,514 @@
+"""Facts of many files as bytes, where they are stored, and which of them to believe."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import astuple
+from itertools import islice
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tandem.distinct import IntArray
+from tandem.errors import FactsRefused, ObjectNotFound, StorageError
+from tandem.index.facts.footers import AT_ONCE, each_in_threads, facts_of
+from tandem.index.facts.row_groups import (
+    UNKNOWN,
+    ColumnFacts,
+    ColumnKey,
+    FileFacts,
+    StoredType,
+    ValueKind,
+    concat,
+)
+from tandem.storage.store import ObjectInfo, Store
+
+# The buffers of Arrow arrays one after the other, and arrays from them.
+#
+# Lengths are known before anything is read, and arrays lie in the bytes that were read. Pure.
+
+
+_FILLED: Final = 8
+"""Buffers begin at multiples of so many bytes."""
+_TEXTS: Final = (pa.string(), pa.binary())
+
+
+class BufferWriter:
+    """Collects arrays of 64-bit numbers and texts. What a null hides is not written, so that equal
+    arrays give equal bytes."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        """Bytes of each buffer, without what fills it up."""
+        self._parts: list[bytes] = []
+
+    def add(self, array: pa.Array) -> None:
+        if array.type in _TEXTS:
+            self._put(_valid(array))
+            texts = [b"" if text is None else text for text in array.cast(pa.binary()).to_pylist()]
+            ends = np.cumsum([0, *map(len, texts)])
+            self._put(ends.astype("<i4").tobytes())
+            self._put(b"".join(texts))
+        else:
+            self._put(_valid(array))
+            filled = pc.fill_null(array, pa.scalar(0, array.type)).to_numpy()
+            self._put(filled.astype(filled.dtype.newbyteorder("<")).tobytes())
+
+    def data(self) -> bytes:
+        return b"".join(self._parts)
+
+    def _put(self, data: bytes) -> None:
+        self.sizes.append(len(data))
+        self._parts += [data, bytes(-len(data) % _FILLED)]
+
+
+class BufferReader:
+    """Arrays from the bytes of a `BufferWriter`, in the order in which they were added.
+
+    Args:
+        data: as many bytes as `needed`.
+    Raises: ValueError.
+    """
+
+    def __init__(self, data: pa.Buffer, sizes: Sequence[Any]) -> None:
+        if data.size != self.needed(sizes):
+            raise ValueError(f"{data.size} bytes, expected {self.needed(sizes)}")
+        self._buffers = self._split(data, sizes)
+
+    @staticmethod
+    def needed(sizes: Sequence[Any]) -> int:
+        """Bytes of buffers of these sizes. Raises: ValueError."""
+        if any(type(size) is not int or size < 0 for size in sizes):
+            raise ValueError("a buffer of no size")
+        return sum(size + -size % _FILLED for size in sizes)
+
+    def array(self, type_: pa.DataType, length: int) -> pa.Array:
+        """The next array. Raises: ValueError if it is none of that type and length."""
+        valid = self._next()
+        buffers = [valid if valid.size else None, *self._values(type_, length)]
+        if valid.size and valid.size != (length + 7) // 8:
+            raise ValueError(f"{valid.size} bytes say which of {length} values are null")
+        array = pa.Array.from_buffers(type_, length, buffers)
+        array.validate(full=True)
+        return array
+
+    def numbers(self, length: int) -> IntArray:
+        """The next array, of integers. Raises: ValueError if one is null."""
+        array = self.array(pa.int64(), length)
+        if array.null_count:
+            raise ValueError("a number is missing")
+        numbers: IntArray = array.to_numpy()
+        return numbers
+
+    def require_end(self) -> None:
+        """Raises: ValueError if there are more buffers."""
+        if next(self._buffers, None) is not None:
+            raise ValueError("more buffers than arrays")
+
+    def _values(self, type_: pa.DataType, length: int) -> list[pa.Buffer]:
+        first = self._next()
+        width, more = (4, 1) if type_ in _TEXTS else (8, 0)
+        if first.size != width * (length + more):
+            raise ValueError(f"{first.size} bytes of {length} values")
+        return [first, self._next()] if more else [first]
+
+    def _next(self) -> pa.Buffer:
+        found = next(self._buffers, None)
+        if found is None:
+            raise ValueError("fewer buffers than arrays")
+        return found
+
+    @staticmethod
+    def _split(data: pa.Buffer, sizes: Sequence[int]) -> Iterator[pa.Buffer]:
+        at = 0
+        for size in sizes:
+            yield data.slice(at, size)
+            at += size + -size % _FILLED
+
+
+def _valid(array: pa.Array) -> bytes:
+    """A bit for each value, none if no value is null."""
+    if not array.null_count:
+        return b""
+    return np.packbits(np.asarray(array.is_valid()), bitorder="little").tobytes()
+
+
+# Facts of many files as bytes, and the ones to believe.
+#
+# They lie in `_tandem/index/facts`, named by their content (`name_of`): writing them again changes
+# nothing, and no name is ever used for other facts. The form:
+#
+#     8   magic            TNDMFCTS
+#     2   version          little-endian, as all numbers
+#     2   zero
+#     4   header bytes
+#     8   body bytes
+#     h   header           JSON: table id; numbers of files and row groups; the columns: name, field
+#                          id, stored type; bytes of each buffer
+#     b   body             zstd, of the buffers of Arrow arrays, each of them filled up to 8 bytes:
+#                          path, size, rows and row groups of the files; rows, start and bytes of
+#                          the row groups; for each column, of the row groups, low, high, nulls,
+#                          filter start and filter bytes
+#     32  SHA-256          of everything before it
+#
+# Not Arrow's IPC format: a few bytes of it can ask for any amount of memory.
+#
+# Facts that are cut off, changed, of another version or of another table are not believed as a
+# whole, and never in part.
+
+
+FOLDER: Final = "_tandem/index/facts"
+MAGIC: Final = b"TNDMFCTS"
+VERSION: Final = 1
+LIMIT: Final = 256 << 20
+"""Bytes of facts at most, packed or not."""
+
+_PREFIX = struct.Struct("<8sHHIQ")
+_DIGEST: Final = 32
+_MOST_HEADER: Final = 16 << 20
+
+
+def name_of(data: bytes) -> str:
+    """The path of packed facts, relative to the table's root."""
+    return f"{FOLDER}/{hashlib.sha256(data).hexdigest()[:32]}.facts"
+
+
+def pack(facts: FileFacts, table_id: str) -> bytes:
+    """The persisted form of the facts of a table's files; equal facts give equal bytes."""
+    writer = BufferWriter()
+    writer.add(facts.paths)
+    for numbers in (facts.sizes, facts.rows, facts.groups, facts.group_rows, facts.group_start,
+                    facts.group_bytes):  # fmt: skip
+        writer.add(pa.array(numbers))
+    for column in facts.columns.values():
+        writer.add(column.low)
+        writer.add(column.high)
+        for numbers in (column.nulls, column.filter_start, column.filter_bytes):
+            writer.add(pa.array(numbers))
+    header = json.dumps(
+        {
+            "tableId": table_id,
+            "files": len(facts),
+            "groups": len(facts.group_rows),
+            "columns": [[key.name, key.field_id, *astuple(key.type)] for key in facts.columns],
+            "buffers": writer.sizes,
+        },
+        separators=(",", ":"),
+    ).encode()
+    body: bytes = pa.compress(writer.data(), codec="zstd", asbytes=True)
+    data = _PREFIX.pack(MAGIC, VERSION, 0, len(header), len(body)) + header + body
+    return data + hashlib.sha256(data).digest()
+
+
+def unpack(data: bytes, table_id: str, *, resource: str = "facts", limit: int = LIMIT) -> FileFacts:
+    """Read facts back.
+
+    Args:
+        table_id: of the table whose files they must be of.
+        resource: names them in errors, usually by their path.
+        limit: bytes at most, when they are not compressed.
+    Raises: FactsRefused.
+    """
+
+    def refused(field: str, found: object, expected: object) -> FactsRefused:
+        return FactsRefused(
+            "facts of data files are not believed",
+            resource=resource,
+            field=field,
+            found=found,
+            expected=str(expected),
+            remedy="Footers are read instead. A file of facts can be deleted at any time",
+        )
+
+    if len(data) < _PREFIX.size + _DIGEST:
+        raise refused("size", f"{len(data)} bytes", "whole facts")
+    magic, version, _, header_size, body_size = _PREFIX.unpack_from(data)
+    if magic != MAGIC:
+        raise refused("magic", magic, MAGIC)
+    if version != VERSION:
+        raise refused("version", version, VERSION)
+    size = _PREFIX.size + header_size + body_size + _DIGEST
+    if len(data) != size:
+        raise refused("size", f"{len(data)} bytes", size)
+    if header_size > _MOST_HEADER:
+        raise refused("header", f"{header_size} bytes", f"{_MOST_HEADER} at most")
+    if hashlib.sha256(data[:-_DIGEST]).digest() != data[-_DIGEST:]:
+        raise refused("checksum", data[-_DIGEST:].hex(), "that of the content")
+    try:
+        header = json.loads(data[_PREFIX.size : _PREFIX.size + header_size])
+        table = header["tableId"]
+        if table == table_id:
+            return _decode(header, data[_PREFIX.size + header_size : -_DIGEST], limit)
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError, RecursionError,
+            OSError) as error:  # fmt: skip
+        # The checksum is right: a writer other than Tandem made them.
+        raise refused("content", f"{type(error).__name__}: {error}"[:200], "facts") from error
+    raise refused("tableId", table, table_id)
+
+
+def load(
+    store: Store, path: str, table_id: str, not_believed: Counter[str], *, limit: int = LIMIT
+) -> FileFacts | None:
+    """The facts in a file; None if there is none, or it is not believed, which is counted in
+    `not_believed` by the field that is wrong.
+
+    Args:
+        limit: bytes at most, packed or not.
+    Raises: AccessDenied, StorageError of the store.
+    """
+    try:
+        # One byte more, to see that it is longer.
+        data = store.get_range(path, 0, limit + 1)
+        if len(data) > limit:
+            not_believed["size"] += 1
+            return None
+        return unpack(data, table_id, resource=path, limit=limit)
+    except ObjectNotFound:
+        return None
+    except FactsRefused as error:
+        not_believed[error.field] += 1
+        return None
+
+
+def _decode(header: Mapping[str, Any], body: bytes, limit: int) -> FileFacts:
+    sizes = header["buffers"]
+    whole = BufferReader.needed(sizes)
+    if whole > limit:
+        raise ValueError(f"{whole} bytes, expected {limit} at most")
+    with pa.CompressedInputStream(pa.BufferReader(body), "zstd") as stream:
+        reader = BufferReader(stream.read_buffer(whole + 1), sizes)
+    files, groups = (_count(header[name]) for name in ("files", "groups"))
+    keys = [_key(column) for column in header["columns"]]
+    if len(set(keys)) != len(keys):
+        raise ValueError("a column is there twice")
+    paths = reader.array(pa.string(), files)
+    facts = FileFacts(
+        paths, reader.numbers(files), reader.numbers(files), reader.numbers(files),
+        reader.numbers(groups), reader.numbers(groups), reader.numbers(groups),
+        {key: _column(reader, key, groups) for key in keys},
+    )  # fmt: skip
+    reader.require_end()
+    facts.check()
+    return facts
+
+
+def _column(reader: BufferReader, key: ColumnKey, groups: int) -> ColumnFacts:
+    return ColumnFacts(
+        reader.array(key.type.bounds, groups), reader.array(key.type.bounds, groups),
+        reader.numbers(groups), reader.numbers(groups), reader.numbers(groups),
+    )  # fmt: skip
+
+
+def _count(number: Any) -> int:
+    if type(number) is not int or number < 0:
+        raise ValueError(f"no number: {number}")
+    return number
+
+
+def _key(column: list[Any]) -> ColumnKey:
+    name, field_id, physical, kind, length, precision, scale, unit = column
+    texts = all(isinstance(each, str) for each in (name, physical, kind, unit))
+    numbers = all(type(each) is int for each in (length, precision, scale, field_id or 0))
+    if not texts or not numbers:
+        raise ValueError(f"no column: {column}")
+    stored = StoredType(physical, ValueKind(kind), length, precision, scale, unit)
+    if not stored.known:
+        raise ValueError(f"no type of a column: {stored}")
+    return ColumnKey(name, stored, field_id)
+
+
+# Where the stored facts of a table lie, and which of its files may describe a data file.
+#
+#     _tandem/index/facts/<folder>/<name>.facts   of data files below `<folder>/`, by the job that
+#                                                 wrote them
+#     _tandem/index/facts/<name>.facts            of any data files, by who has read their footers
+#
+# So one listing of all of them, however many data files there are, leads from a path to its facts.
+# It is made when facts are wanted, and not again for `LISTED_S`. What cannot be listed or read is
+# not there: facts are never needed.
+
+
+WORTH_STORED: Final = 1 << 20
+"""Of data files of fewer bytes no facts are stored."""
+LISTED_S: Final = 60.0
+"""For so many seconds a listing is not repeated."""
+MOST_LISTED: Final = 20_000
+"""Names of a listing at most; the facts in files beyond them are not used."""
+MOST_READ: Final = 64
+"""Files of facts that are read for one question."""
+MOST_BYTES: Final = 32 << 20
+"""Bytes of a file of facts at most, packed or not."""
+_CELL: Final = 40
+"""Bytes of a column in a row group at least."""
+
+
+def folder_of(path: str) -> str:
+    """The folder of a data file, as its path is logged, without those of partition values; "" for
+    the table's root."""
+    folders = path.split("/")[:-1]
+    while folders and "=" in folders[-1]:
+        folders.pop()
+    return "/".join(folders)
+
+
+def packs(parts: Sequence[FileFacts], table_id: str) -> Iterator[tuple[FileFacts, bytes]]:
+    """Facts together, packed: in as many files as they need to be read again (`MOST_BYTES`). Facts
+    of one file that are larger are left out."""
+    columns = {key for part in parts for key in part.columns}
+    groups = sum(len(part.group_rows) for part in parts)
+    # Together they may take much more than each alone.
+    facts = concat(parts) if len(columns) * groups * _CELL <= MOST_BYTES else None
+    if facts is not None and facts.nbytes <= MOST_BYTES // 2:
+        yield facts, pack(facts, table_id)
+    elif len(parts) > 1:
+        middle = len(parts) // 2
+        yield from packs(parts[:middle], table_id)
+        yield from packs(parts[middle:], table_id)
+
+
+class StoredFacts:
+    """The files of facts of a table, each read once. Not thread-safe.
+
+    Args:
+        now: seconds of a clock that never goes back.
+    """
+
+    def __init__(self, store: Store, *, now: Callable[[], float] = time.monotonic) -> None:
+        self.not_believed: Counter[str] = Counter()
+        """How many were not believed, by the field that was wrong."""
+        self._store, self._now = store, now
+        self._listed = -float("inf")
+        self._files: dict[str, list[ObjectInfo]] = {}
+        """By the folder whose data files they describe; "" for any."""
+        self._known: set[str] = set()
+        """The files that were read, or written."""
+        self._unread: set[str] = set()
+        """The other ones of the last listing."""
+        self._writable = True
+
+    def of(self, paths: pa.Array, table_id: str, *, limit: int) -> list[FileFacts]:
+        """The facts in files that may describe some of these data files and were not read before.
+
+        Args:
+            paths: of data files, as logged.
+            table_id: of the table whose files they must be of.
+            limit: bytes of facts after which no more are read.
+        """
+        self._list()
+        if not self._unread:
+            return []
+        folders = dict.fromkeys([*filter(None, map(folder_of, paths.to_pylist())), ""])
+        wanted = [
+            meta
+            for folder in folders
+            for meta in self._files.get(folder, ())
+            if meta.path in self._unread
+        ][:MOST_READ]
+        found: list[FileFacts] = []
+        for first in range(0, len(wanted), AT_ONCE):
+            piece = wanted[first : first + AT_ONCE]
+            read = each_in_threads(lambda meta: self._one(meta, table_id), piece)
+            found += [facts for facts in read if facts is not None]
+            if sum(facts.nbytes for facts in found) > limit:
+                break
+        return found
+
+    def put(self, parts: Sequence[FileFacts], table_id: str) -> None:
+        """Store facts of any data files, which are not read again. A store that cannot be written
+        is not tried again."""
+        if not parts or not self._writable:
+            return
+        try:
+            for _, data in packs(parts, table_id):
+                self._store.put(name_of(data), data)
+                self._known.add(name_of(data))
+        except StorageError as error:
+            self._writable = False
+            _note("facts are not stored", files=len(parts), problem=str(error))
+
+    def forget(self) -> None:
+        """Read files again when they are wanted."""
+        self._known.clear()
+        self._unread = {meta.path for metas in self._files.values() for meta in metas}
+
+    def _list(self) -> None:
+        now = self._now()
+        if now - self._listed < LISTED_S:
+            return
+        self._listed = now
+        found: dict[str, list[ObjectInfo]] = {}
+        try:
+            for meta in islice(self._store.list(FOLDER), MOST_LISTED):
+                found.setdefault(folder_of(meta.path)[len(FOLDER) + 1 :], []).append(meta)
+        except StorageError as error:
+            _note("stored facts cannot be listed now", problem=str(error))
+        for metas in found.values():
+            metas.sort(key=lambda meta: -meta.modified_ms)
+        self._files = found
+        there = {meta.path for metas in found.values() for meta in metas}
+        self._known &= there
+        self._unread = there - self._known
+
+    def _one(self, meta: ObjectInfo, table_id: str) -> FileFacts | None:
+        try:
+            found = load(self._store, meta.path, table_id, self.not_believed, limit=MOST_BYTES)
+        except StorageError as error:
+            _note("stored facts cannot be read now", path=meta.path, problem=str(error))
+            return None
+        self._known.add(meta.path)
+        self._unread.discard(meta.path)
+        if found is None:
+            _note("stored facts are not used", path=meta.path)
+        return found
+
+
+def _note(what: str, **details: object) -> None:
+    import structlog  # which takes longer to import than all else here
+
+    structlog.get_logger("tandem.index.facts").info(what, **details)
+
+
+# Facts of files that are being written: from a footer to what is stored beside them.
+
+
+_AT_ONCE: Final = 5_000
+"""Files whose facts are packed together at most."""
+
+
+def described(path: str, size: int, footer: bytes, table_id: str) -> bytes:
+    """The packed facts of a file, b"" if they can narrow nothing: it has one row group, and no
+    filters.
+
+    Args:
+        path: as it will be logged.
+        size: in bytes.
+    Raises: ValueError, IndexError, KeyError, RecursionError for a footer that is none.
+    """
+    facts = facts_of(path, size, footer)
+    filters = any((column.filter_start != UNKNOWN).any() for column in facts.columns.values())
+    return pack(facts, table_id) if filters or len(facts.group_rows) > 1 else b""
+
+
+def store_packed(store: Store, described: Sequence[bytes], table_id: str) -> None:
+    """Store facts of files of one folder together.
+
+    Raises: FactsRefused, StorageError.
+    """
+    for first in range(0, len(described), _AT_ONCE):
+        piece = described[first : first + _AT_ONCE]
+        for facts, data in packs([unpack(each, table_id) for each in piece], table_id):
+            store.put(place_of(facts, data), data)
+
+
+def place_of(facts: FileFacts, data: bytes) -> str:
+    """Where the packed facts of files of one folder lie."""
+    folder = folder_of(facts.paths[0].as_py())
+    name = name_of(data)[len(FOLDER) + 1 :]
+    return f"{FOLDER}/{folder}/{name}" if folder else f"{FOLDER}/{name}"

@@ -1,0 +1,191 @@
+"""What a version of a log says, as values: its blocks and its mark. Commits of a log that Tandem
+has not made are refused. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tandem.delta.actions import Commit, Txn
+from tandem.errors import CorruptLog
+
+# The values of a log of blocks: blocks, and what a version of the log says.
+#
+# Pure. An *instant* is a version of the log; the *mark* is the instant up to which the base table
+# holds the log's records.
+
+
+FEATURE = "tandem.mergeLog"
+"""The writer feature of a log: an engine that does not know it must not write."""
+FORMAT = 1
+"""The format that this version writes and reads. A log of a later one is refused."""
+
+BASE = "tandem.log.base"
+"""`txn` of a log: the newest base version that the log has taken into account."""
+MARK = "tandem.log.mark"
+"""`txn` of a log: the mark as of that base version."""
+WRITER = "tandem.writer:"
+"""Prefix of the `txn` of a writer: its last batch."""
+ROLLBACK = "tandem.rollback:"
+"""Prefix of the `txn` of a writer's session: its uploads up to this number must not be committed
+any more."""
+MERGED = "tandem.log:"
+"""Prefix of the `txn` of a base table: the mark, under the id of the log."""
+
+FIRST, LAST, DELETES = "tandem.log.first", "tandem.log.last", "tandem.log.deletes"
+"""Tags of a block: its instants, both included, and the number of its deletes."""
+
+_UPLOAD = re.compile(r"blocks/([0-9a-f]{16})/([1-9][0-9]{0,17})/[^/]+")
+
+Group = tuple[tuple[str, str | None], ...]
+"""Partition values as logged, sorted by column: blocks of one group are in one order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A live file of the log. The blocks of a group have disjoint intervals `first` to `last`.
+
+    `size` in bytes, `deletes` the number of records that delete a key.
+    """
+
+    path: str
+    first: int
+    last: int
+    size: int
+    deletes: int = 0
+    group: Group = ()
+
+    @property
+    def stitched(self) -> bool:
+        return self.first < self.last
+
+    @property
+    def instants(self) -> str:
+        """For messages: its instant, or the first and the last one."""
+        return f"instants {self.first} to {self.last}" if self.stitched else f"instant {self.first}"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockLogState:
+    """The log as of base version `base` of the table `base_id`: the instants up to `mark` are in
+    the base table; `live` are the blocks by path.
+
+    `columns`: the keys and the ordering column as the blocks have them, each with its physical
+    name; empty if that is not known.
+    """
+
+    base_id: str
+    base: int
+    mark: int = -1
+    live: Mapping[str, Block] = field(default_factory=dict)
+    columns: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+
+    @property
+    def unmerged(self) -> tuple[Block, ...]:
+        """The blocks with an instant beyond the mark, in order of their groups and instants."""
+        return in_order(block for block in self.live.values() if block.last > self.mark)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the live blocks."""
+        return sum(block.size for block in self.live.values())
+
+
+LogHistory = Callable[[int], BlockLogState]
+"""From a base version to the state of the newest log version that has looked at none after it.
+
+Raises: LogHistoryTooShort."""
+
+
+def in_order(blocks: Iterable[Block]) -> tuple[Block, ...]:
+    """Blocks in order of their groups and instants, those of one instant by path: winners are
+    numbered in this order, in several processes, which may read the log in different ways."""
+    return tuple(
+        sorted(blocks, key=lambda block: (_sortable(block.group), block.first, block.path))
+    )
+
+
+def _sortable(group: Group) -> tuple[tuple[str, bool, str], ...]:
+    return tuple((column, value is not None, value or "") for column, value in group)
+
+
+def block_of(
+    path: str, size: int, tags: Mapping[str, str], values: Mapping[str, str | None], version: int
+) -> Block:
+    """The block of a live file of the log, from the fields of its `add`.
+
+    Raises: ValueError, KeyError if its tags are not those of a block; `version` bounds its
+        instants.
+    """
+    first, last, deletes = int(tags[FIRST]), int(tags[LAST]), int(tags[DELETES])
+    if not 0 <= first <= last <= version or deletes < 0:
+        raise ValueError(f"instants {first} to {last}, {deletes} deletes")
+    return Block(path, first, last, size, deletes, tuple(sorted(values.items())))
+
+
+def tags_of(block: Block) -> dict[str, str]:
+    return {FIRST: str(block.first), LAST: str(block.last), DELETES: str(block.deletes)}
+
+
+def txns_of(state: BlockLogState) -> tuple[Txn, ...]:
+    """The `txn`s that record a state. The mark is -1 before the first merge, and again after a
+    restore to a version before it."""
+    return (Txn(BASE, state.base), Txn(MARK, state.mark))
+
+
+def upload_folder(session: str, upload: int) -> str:
+    """The folder of the files of one upload, below the log's root. A rollback names it by both."""
+    return f"blocks/{session}/{upload}"
+
+
+def upload_of(path: str) -> tuple[str, int] | None:
+    """The session and the upload of a writer's file; None for other files."""
+    match = _UPLOAD.fullmatch(path)
+    return (match[1], int(match[2])) if match else None
+
+
+# Refuses commits of a log that Tandem has not made. Pure.
+#
+# The writer feature of a log keeps other engines from writing it. One that ignores the feature
+# could remove blocks, or move the mark: each later view would lack rows, and nothing would say so.
+# So each commit that is read is checked, at no request more. What lies below a checkpoint is not
+# read, but a checkpoint of Tandem follows such a check.
+
+
+_ENGINE = "tandem/"
+"""Each commit of Tandem names its engine so, with the version (`tandem.delta.log.commit`)."""
+
+
+def require_own(commit: Commit, location: str) -> None:
+    """Check that Tandem made a commit of the log at `location`, as far as the commit shows.
+
+    Raises: CorruptLog.
+    """
+    found = _foreign(commit)
+    if found:
+        raise CorruptLog(
+            "another writer has changed the log of blocks",
+            resource=location,
+            field=f"version {commit.version}",
+            found=found,
+            expected="commits of Tandem only",
+            remedy="Tandem has appended nothing since. Remove this commit and those after it, and "
+            "checkpoints of their versions, from `_tandem/log/_delta_log`",
+        )
+
+
+def _foreign(commit: Commit) -> str:
+    """What shows that Tandem did not make the commit; "" if nothing does."""
+    info = commit.info
+    if info is None or not info.engine.startswith(_ENGINE):
+        engine = info.engine if info is not None else ""
+        operation = info.operation if info is not None else ""
+        return f"{operation or 'an unknown operation'} by {engine or 'an unknown engine'}"
+    if any(remove.data_change for remove in commit.removes):
+        return f"{info.operation}, which removes records"
+    txns = {action.app_id for action in commit.actions if isinstance(action, Txn)}
+    if MARK in txns and BASE not in txns:
+        return f"{info.operation}, which moves the mark without a version of the base table"
+    return ""
