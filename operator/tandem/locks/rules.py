@@ -316,7 +316,7 @@ def _goes_first(waiter: LockEntry, request: LockRequest, order: int) -> bool:
 # The effect of each call on the entries of a table. Pure: both stores apply these decisions.
 #
 # A store makes read, decide and write atomic, assigns places in the queue and tokens, and handles
-# time; everything else about locks is in this module and in `conflicts`.
+# time; everything else about locks is in this module.
 
 
 LAST = 2**63

@@ -10,7 +10,7 @@
                          [inputs, outputs, encoding, bytes] of each sorted group; in version 3
                          `changed`: [output, rows, bytes] of each output with changed rows
     b   body             dead rows of each input (portable 64-bit roaring), then the runs, then
-                         the ranks of each sorted group (`ranks_format`), then the changed rows
+                         the ranks of each sorted group (below), then the changed rows
     32  SHA-256          of everything before it
 
 Version 1 has no sorted groups, version 2 no changed rows; a map is written in the lowest version

@@ -90,7 +90,7 @@ class RowMap(RunTable):
         return tuple(self.inputs[i].path for i in dict.fromkeys(self._run_input[runs].tolist()))
 
     def bins(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
-        """Groups of (inputs, outputs) that share no row with each other: see `groups`. A table
+        """Groups of (inputs, outputs) that share no row with each other. A table
         without deletion vectors commits or drops each group as a whole."""
         return groups(self.inputs, self.outputs, self.runs, self.sorted_groups)
 

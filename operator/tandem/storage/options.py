@@ -265,7 +265,7 @@ def settings(
 
     Args:
         scheme: of the canonical location.
-        options: by the names in `known_options`; `AWS_REGION` and `region` are the same.
+        options: by the names above; `AWS_REGION` and `region` are the same.
         environ: credentials that replace the process's own variables of the same names.
         process: the process's environment, if not its own.
         ceiling_s: how long a request may take as a whole, in seconds; None for any time.

@@ -114,7 +114,7 @@ _SAVED = 0.7
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A closed data file. `path` is relative to the root, as the log names it (`names`); `size` in
+    """A closed data file. `path` is relative to the root, as the log names it; `size` in
     bytes, `rows` physical, `modified_ms` Unix milliseconds, `stats` Delta's JSON text. `facts` is
     what the writer's `describe` made of its footer."""
 
@@ -157,7 +157,7 @@ class ParquetDataWriter:
     """Writes rows of one partition to one file, or several of about `target_size` bytes each.
 
     Args:
-        prefix: folder of the files below the root (`names`).
+        prefix: folder of the files below the root.
         partition_folders: whether they are in folders of their partition values there.
         table: batches have the columns of `table.data_schema`, in that order.
         partition_values: as they will be logged (physical names under column mapping).

@@ -235,7 +235,7 @@ class HeldFilters:
 
 # The facts of one table's files, as far as questions have needed them, within a limit of memory.
 #
-# Facts are taken from what is stored beside the table (`places`), else from footers, when a
+# Facts are taken from what is stored beside the table (`files`), else from footers, when a
 # question first needs them. What is not there, not believed or does not fit is unknown: a reader
 # then reads more, never less (X-b, X-c). No data page is read here.
 

@@ -1,6 +1,6 @@
 """Locks in etcd: for operators in a cluster, whose locks outlive a process.
 
-`connection`, `client` and `users` are the only modules that import aetcd and gRPC.
+`client` and `users` are the only modules that import aetcd and gRPC.
 
     store        the `LockStore`
     client       etcd's calls: keys, leases, watches

@@ -1,6 +1,6 @@
 """The locks of one table in etcd: decided on the mirror, written by conditional transactions.
 
-A table is watched only while a request waits (`watchers`). Otherwise only its users need to know
+A table is watched only while a request waits. Otherwise only its users need to know
 its state, and the next transaction notices and reads what others did. Requests that arrive during a
 transaction are decided together and share the next one, so that a busy table costs etcd less, not
 more. Runs on the store's event loop.

@@ -34,7 +34,7 @@ PAGE_OFFSET, PAGES = 1, 1
 
 # What copying row groups must know of a Parquet footer.
 #
-# A footer is read into the encoded fields of its structs (`thrift`), known or not; `moved`
+# A footer is read into the encoded fields of its structs (`thrift`), known or not; the last section
 # replaces those with offsets. A footer may be hostile: every range that it names is checked
 # against its file before it is used.
 #
@@ -384,7 +384,7 @@ def _bytes(data: bytes) -> bytes:
     return data[at : at + length]
 
 
-# The same row groups at other offsets: encodes what `footer` has read, with new places.
+# The same row groups at other offsets: encodes what was read above, with new places.
 #
 # Only offsets and numbers are replaced; what is not known is kept byte for byte. No I/O.
 

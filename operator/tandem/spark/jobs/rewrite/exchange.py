@@ -1,4 +1,4 @@
-"""Spark's shuffle as the exchange of blocks (`blocks`): it moves bytes, and looks at none."""
+"""Spark's shuffle as the exchange of blocks: it moves bytes, and looks at none."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Tasks exchange blocks of Arrow data, by Spark's shuffle; no row becomes one of Spark's. First each
 reads the columns of the order, and sends a sample of them to one task for each bin, which finds the
-bounds of ranges (`cuts`). Then each reads its inputs, cuts their live rows into these ranges, and
+bounds of ranges (`codes`). Then each reads its inputs, cuts their live rows into these ranges, and
 sends these to the tasks of the parts. A task of a part takes its ranges one after the other: each
 is sorted in memory, as a small bin is, and appended to the part's file. A range that turns out to
 be too large is cut again.

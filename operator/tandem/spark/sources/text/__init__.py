@@ -1,6 +1,6 @@
 """CSV and JSON text as records.
 
-`csv`, `csv_dialect`, `json`, `json_fields` and `json_rows` are pure.
+`csv`, `json`, `json_fields` and `json_rows` are pure.
 
     csv          RFC 4180
     json         JSON values, line by line
