@@ -211,11 +211,15 @@ def i_13_not_one_new_segment(seen: Seen) -> object:
 
 
 def i_15_files_of_others_touched(seen: Seen) -> object:
-    """A replay marks rows of our own outputs only; a cut marks those that it takes, too."""
-    again = [path for path in seen.adds if path in seen.live]
-    if not str(seen.ours.get("resource")).startswith("default/TableCompaction/cut"):
-        return again
-    return [path for path in again if _dead(seen.adds[path]) <= _dead(seen.live[path])]
+    """A replay marks rows of our own outputs only. A cut marks those that it takes, too, and so
+    does a rewrite with heirs, which keep the rows that they changed."""
+    cuts = str(seen.ours.get("resource")).startswith("default/TableCompaction/cut")
+    return [
+        path
+        for path, add in seen.adds.items()
+        if path in seen.live
+        and not ((cuts or path in seen.heirs) and _dead(add) > _dead(seen.live[path]))
+    ]
 
 
 def i_17_miscounted_replay(seen: Seen) -> object:
