@@ -238,7 +238,7 @@ def _compact_until(arena: Arena, groups: int, compact: Callable[[int], str]) -> 
         kind, _, why = outcome.partition(": ")
         outcomes.append((kind, seconds))
         if kind == "aborted":
-            failures.append(why[:300])
+            failures.append(why)
         else:
             group += 1
     arena.stop()
@@ -430,7 +430,7 @@ def contest(one: Contest, setting: Setting, source: Path, folder: Path) -> dict[
         "seconds": compacted["ended"] - began,
         "compactions": {k: kinds[k] for k in ("ok", "superseded", "aborted")},
         "compaction_seconds": [s for _, s in compacted["outcomes"]],
-        "failures": [_anonymous(why, folder) for why in compacted["failures"][:5]],
+        "failures": [_anonymous(why, folder)[:300] for why in compacted["failures"][:5]],
         "deletes_ok": len(deleted),
         "deletes_aborted": len(lost),
         "aborted_by_compaction": _met_compaction(arena.table, lost),

@@ -1,5 +1,5 @@
 """`make matrix`: every kind of operation at every point, with every fault; whatever others do
-meanwhile, with one fault at each point, in turn (decision 0199).
+meanwhile, with one fault at each point, in turn (decision 0199; `TANDEM_EVERY_CASE`: with all).
 
 `test_crash_points.py` has the part of it that `make test` can afford.
 """
@@ -20,6 +20,7 @@ from simulator.crashing import (
 from simulator.two_drivers import Pair, steps_of
 from simulator.zombies import KINDS, Takeover, job_resumes, job_steps, operator_resumes
 from support.lake.faults import Fault
+from support.some import every_case, in_turn
 from tandem.operations.machine.events import Point
 
 DEATHS = (Fault.DIE_BEFORE, Fault.DIE_AFTER)
@@ -37,8 +38,9 @@ def strikes(among: Sequence[Fault]) -> Iterator[tuple[str, Beside, Passage, Faul
     for first, kind in enumerate(KINDS):
         for second, beside in enumerate(Beside):
             for number, passage in enumerate(passages(kind, beside), first + second):
-                turn = (number + number // len(among)) % len(among)
-                for fault in among if beside is Beside.NOTHING else among[turn : turn + 1]:
+                turn = number + number // len(among)
+                alone = beside is Beside.NOTHING
+                for fault in among if alone else in_turn(among, turn, every=len(among)):
                     yield kind, beside, passage, fault
 
 
@@ -65,7 +67,7 @@ def restart_strikes(kind: str, first: Passage, lives: bool) -> Iterator[tuple[Pa
     for number, passage in enumerate(restart_passages(kind, first, jobs_live_on=lives)):
         if passage[0] in RESTART_ONLY:
             yield from ((passage, fault) for fault in faults)
-        elif number % 3 == begun % 3:
+        elif every_case() or number % 3 == begun % 3:
             yield passage, faults[(number // 3 + begun // 3) % len(faults)]
 
 
@@ -91,11 +93,12 @@ def test_C6_crash_while_a_suspended_operation_is_stopped(
     later = restart_passages(kind, first, jobs_live_on=lives, suspended=True)
     for number, passage in enumerate(later, begun):
         if passage[0] in (Point.ABANDON_ATTEMPT, Point.CLEAN_ATTEMPT):
-            strike = passage, faults[number % len(faults)]
-            crash(
-                kind, Beside.NOTHING, first, Fault.DIE_AFTER, again=strike,
-                jobs_live_on=lives, suspended=True,
-            )  # fmt: skip
+            for fault in in_turn(faults, number, every=len(faults)):
+                strike = passage, fault
+                crash(
+                    kind, Beside.NOTHING, first, Fault.DIE_AFTER, again=strike,
+                    jobs_live_on=lives, suspended=True,
+                )  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS)

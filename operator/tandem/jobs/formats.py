@@ -280,8 +280,8 @@ class StatementJob(FileJob):
     logical column names.
 
     `set_only`: the files of new rows hold the columns of `set` and of partitions alone. Such a file
-    is only ever read by edits: it is not a data file of the table. Not written down if it is false:
-    earlier drivers know no such field.
+    is only ever read by edits: it is not a data file of the table. Not written down unless it is
+    so: earlier drivers know no such field.
     """
 
     app: ClassVar[str] = "statement"
@@ -289,14 +289,11 @@ class StatementJob(FileJob):
     where: str
     set: dict[str, str] = Field(default_factory=dict)
     target_file_size: int
-    set_only: bool = False
+    set_only: Literal[True] | None = None
 
     @model_serializer(mode="wrap")
     def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        content: dict[str, Any] = written(self)
-        if not self.set_only:
-            del content["setOnly" if "setOnly" in content else "set_only"]
-        return content
+        return _without_unset(written(self), "set_only", "setOnly")
 
     @property
     def serves_rounds(self) -> bool:
@@ -542,6 +539,11 @@ class JobSpec(Format):
     data_prefix: str
     control_prefix: str
     job: AnyJob
+
+    @property
+    def set_only(self) -> bool:
+        """Whether its files of new rows hold parts of rows, as a statement may ask."""
+        return isinstance(self.job, StatementJob) and self.job.set_only is True
 
     @property
     def new_rows_table(self) -> JobTable:

@@ -24,7 +24,7 @@ from tandem.delta.protocol import (
     writes_deletion_vectors,
 )
 from tandem.errors import Reason
-from tandem.jobs.formats import AnyJob, JobSpec, RoundRequest, StatementJob
+from tandem.jobs.formats import AnyJob, JobSpec, RoundRequest
 from tandem.jobs.results import JobResult
 from tandem.locks.rules import NOTHING, LockResources
 from tandem.operations.attempt import paths
@@ -315,8 +315,7 @@ class Work:
     def by_edits(self) -> bool:
         """Whether the commit carries its change set out by edits: where it may not add deletion
         vectors, and where the new rows of the job are parts of rows."""
-        job = self.frozen[1].job
-        return not self.writes_vectors or (isinstance(job, StatementJob) and job.set_only)
+        return not self.writes_vectors or self.frozen[1].set_only
 
     @property
     def vectors_only(self) -> bool:

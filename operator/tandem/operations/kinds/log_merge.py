@@ -8,7 +8,7 @@ come before the log, and rows that others moved are found where they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,12 +57,12 @@ from tandem.operations.kinds.table.job_files import (
 from tandem.operations.kinds.table.prerequisite_merge import log_as_of, may_hide_rows
 from tandem.operations.kinds.table.table_changes import (
     MOST_LOST_EDITS,
+    planned_edits,
     require_vectors_or_edits,
     verdict_of_table,
 )
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, OutputFileChange, Planned, Work
-from tandem.operations.report.explain import of_row_edits
 from tandem.spec.compaction import TableCompaction
 from tandem.spec.status import MERGES_LOG, Plan, Reconciled, RowsAffected
 from tandem.timeline.segments import output_tags
@@ -151,7 +151,7 @@ class LogMergeKind:
             update={
                 "inputs": len(live) + len(candidates),
                 "input_bytes": sum(b.size for b in live) + sum(a.size for a in candidates),
-                "edits": _edits_in_words(work, base, candidates),
+                "edits": planned_edits(work, candidates, of="a row of the log's keys"),
                 "locks": (MERGES_LOG,),
             }
         )
@@ -323,14 +323,6 @@ class LogMergeKind:
 def _job(spec: JobSpec) -> LogMergeJob:
     assert isinstance(spec.job, LogMergeJob)
     return spec.job
-
-
-def _edits_in_words(work: Work, base: Snapshot, files: Sequence[AddFile]) -> str | None:
-    """What becomes of files that may have earlier rows of the log's keys, without deletion
-    vectors."""
-    if not files or work.table.will_write_vectors(base):
-        return None
-    return of_row_edits(len(files), sum(add.size for add in files), of="a row of the log's keys")
 
 
 def _input(cache: VectorCache, add: AddFile) -> InputFile:

@@ -106,12 +106,7 @@ class MergeKind(RowLevelKind[statements.MergeStatement]):
             return None
         return frozenset(name.lower() for clause in updates for name in clause.set_sql)
 
-    def job(
-        self,
-        work: Work,  # noqa: ARG002
-        statement: statements.MergeStatement,  # noqa: ARG002
-        inputs: tuple[InputFile, ...],
-    ) -> MergeJob:
+    def job(self, statement: statements.MergeStatement, inputs: tuple[InputFile, ...]) -> MergeJob:  # noqa: ARG002
         source = self._merge.source
         return MergeJob(
             source_format=source.format.value,

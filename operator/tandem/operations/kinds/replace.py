@@ -52,7 +52,11 @@ from tandem.operations.kinds.table.row_scope import (
     with_mask,
 )
 from tandem.operations.kinds.table.sources import check_loaded, check_source, version_of_source
-from tandem.operations.kinds.table.table_changes import MOST_LOST_EDITS, verdict_of_table
+from tandem.operations.kinds.table.table_changes import (
+    MOST_LOST_EDITS,
+    planned_edits,
+    verdict_of_table,
+)
 from tandem.operations.kinds.table.time_column import (
     adopted,
     borders_of_load,
@@ -62,7 +66,7 @@ from tandem.operations.kinds.table.time_column import (
 )
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, OutputFileChange, Planned, Work
-from tandem.operations.report.explain import of_replace, of_row_edits
+from tandem.operations.report.explain import of_replace
 from tandem.planning.major import require_live
 from tandem.pruning.scope import Coverage, TimeScope, Values
 from tandem.reconcile import replace as rule
@@ -201,7 +205,7 @@ class ReplaceKind:
                 f"{counted(whole, 'file')} in which all rows are in scope",
                 _reads(len(read), by_job=by_job) + (_of_parts(work) if read else ""),
             ),
-            edits=_edits_in_words(work, read),
+            edits=planned_edits(work, read, of="a row in scope"),
             locks=tuple(f"Replace in {each}" for each in locks),
         )
         if spec.source is None and not parts:
@@ -550,14 +554,6 @@ def _of_parts(work: Work) -> str:
     if work.table.vectors_only and not work.table.will_write_vectors(work.snapshot):
         return ": without deletion vectors, they must go whole"
     return ""
-
-
-def _edits_in_words(work: Work, read: Sequence[AddFile]) -> str | None:
-    """What becomes of such files without deletion vectors."""
-    table = work.table
-    if not read or table.vectors_only or table.will_write_vectors(work.snapshot):
-        return None
-    return of_row_edits(len(read), sum(add.size for add in read), of="a row in scope")
 
 
 def _is_named(snapshot: Snapshot, path: str) -> bool:

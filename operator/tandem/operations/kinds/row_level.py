@@ -37,13 +37,13 @@ from tandem.operations.kinds.table.commit_history import CommitHistory, VectorCa
 from tandem.operations.kinds.table.job_files import input_file, require_inside
 from tandem.operations.kinds.table.prerequisite_merge import StatementLog
 from tandem.operations.kinds.table.table_changes import (
+    planned_edits,
     require_vectors_or_edits,
     verdict_of_table,
 )
 from tandem.operations.kinds.table.time_column import adopted, time_of_locks, times_of_files
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, Planned, Work
-from tandem.operations.report.explain import of_row_edits
 from tandem.pruning.selection import Selection
 from tandem.reconcile import statement as rule
 from tandem.spec.status import Plan
@@ -84,9 +84,7 @@ class RowLevelKind(ABC, Generic[S]):
         """Selects the files that may hold rows that the statement affects."""
 
     @abstractmethod
-    def job(
-        self, work: Work, statement: S, inputs: tuple[InputFile, ...]
-    ) -> StatementJob | MergeJob:
+    def job(self, statement: S, inputs: tuple[InputFile, ...]) -> StatementJob | MergeJob:
         """The job that evaluates it, on these files first."""
 
     @abstractmethod
@@ -133,13 +131,14 @@ class RowLevelKind(ABC, Generic[S]):
         names = tuple(dict.fromkeys(segment_name(add) for add in chosen))
         needed = self.needs_job(run.statement, len(inputs))
         locks = self._locks(work, run.statement, names, selected) if needed else NOTHING
+        in_place = self._in_place(work, run.statement)
         summary = Plan(
             read_version=snapshot.version,
             inputs=len(inputs),
             input_bytes=sum(file.size for file in inputs),
             # How much a statement writes is known only after matching: at most as much as it reads.
             cost_bytes=sum(file.size for file in inputs),
-            edits=self._edits_in_words(work, run.statement, inputs),
+            edits=self._edits_in_words(work, in_place, inputs),
             segments=names,
             statement=run.statement.canonical,
             first=None if prerequisite is None else MERGES_FIRST,
@@ -153,21 +152,28 @@ class RowLevelKind(ABC, Generic[S]):
                 nothing = ""  # the merge may add one
             return Planned(summary, None, NOTHING, nothing_to_do=nothing, prerequisite=prerequisite)
         record = {"statement": run.statement.to_json()}
-        job = self.job(work, run.statement, inputs)
+        job = self.job(run.statement, inputs)
+        if in_place is not None:
+            job = job.model_copy(update={"set_only": True})
         return Planned(summary, job, locks, record=record, prerequisite=prerequisite)
 
-    def _edits_in_words(
-        self, work: Work, statement: S, inputs: tuple[InputFile, ...]
-    ) -> str | None:
-        if work.table.will_write_vectors(work.snapshot) or not inputs:
-            return None
+    def _in_place(self, work: Work, statement: S) -> frozenset[str] | None:
+        """The columns (lower case) of an update of which alone edits need new values; None if it is
+        none, or may be carried out in another way."""
         updates = self.protocol_kind is protocol.OperationKind.UPDATE
-        wanted = self.new_values(statement) if updates else None
-        named, share = None, None
+        if not updates or work.table.will_write_vectors(work.snapshot):
+            return None
+        wanted = self.new_values(statement)
         # Rows that change to another partition leave their file.
         moves = {name.lower() for name in work.snapshot.metadata.partition_columns}
-        if wanted is not None and moves.isdisjoint(wanted):
-            fields = [each for each in work.snapshot.schema if each.name.lower() in wanted]
+        return wanted if wanted is not None and moves.isdisjoint(wanted) else None
+
+    def _edits_in_words(
+        self, work: Work, in_place: frozenset[str] | None, inputs: tuple[InputFile, ...]
+    ) -> str | None:
+        named, share = None, None
+        if in_place is not None and inputs:
+            fields = [each for each in work.snapshot.schema if each.name.lower() in in_place]
             named = [field.name for field in fields]
             largest = max(inputs, key=lambda file: file.size)
             share = share_of_columns(
@@ -176,8 +182,7 @@ class RowLevelKind(ABC, Generic[S]):
                 largest.size,
                 [field.physical_name for field in fields],
             )
-        size = sum(file.size for file in inputs)
-        return of_row_edits(len(inputs), size, named, share)
+        return planned_edits(work, inputs, named, share)
 
     def plan_of_adopted(self, work: Work) -> Planned:
         summary = work.frozen[0].summary

@@ -138,8 +138,7 @@ def change_set_by_edits(
     latest.prefetch(agreed.deletes)
     physical = _physical(work, columns)
 
-    job = work.frozen[1].job
-    set_only = isinstance(job, StatementJob) and job.set_only
+    set_only = work.frozen[1].set_only
 
     def stays(path: str, insert: str) -> bool:
         add = latest.add(path)

@@ -8,7 +8,6 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.jobs.formats import InputFile, StatementJob
 from tandem.operations.kinds.row_level import RowLevelKind
 from tandem.operations.kinds.statement_rounds import CommitDescription
-from tandem.operations.model import Work
 from tandem.pruning.selection import Selection
 from tandem.reconcile import statement as rule
 from tandem.spec.status import RowsAffected
@@ -39,16 +38,12 @@ class UpdateKind(RowLevelKind[Statement]):
     def selects(self, statement: Statement, snapshot: Snapshot) -> Selection:
         return Selection(statement.where, snapshot)
 
-    def job(self, work: Work, statement: Statement, inputs: tuple[InputFile, ...]) -> StatementJob:
-        # Rows that change to another partition leave their files, and so are written whole.
-        stays = statement.set_sql.keys().isdisjoint(work.snapshot.metadata.partition_columns)
-        by_edits = not work.table.will_write_vectors(work.snapshot)
+    def job(self, statement: Statement, inputs: tuple[InputFile, ...]) -> StatementJob:
         return StatementJob(
             where=statement.where_sql,
             set=statement.set_sql,
             inputs=inputs,
             target_file_size=self._resource.spec.target_file_size,
-            set_only=bool(statement.set_sql) and stays and by_edits,
         )
 
     def writes_elsewhere(self, statement: Statement, time: str) -> bool:

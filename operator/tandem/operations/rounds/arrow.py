@@ -39,7 +39,6 @@ from tandem.spark.runtime.row_files import (
 )
 from tandem.spark.runtime.row_files import RowsWork as WriteWork
 from tandem.spark.runtime.written_facts import store_facts
-from tandem.statements import tree
 from tandem.statements.local import (
     LocalClause,
     LocalMerge,
@@ -49,7 +48,7 @@ from tandem.statements.local import (
     compile_merge,
 )
 from tandem.statements.local.rows import NOT_OURS
-from tandem.statements.statement import Statement
+from tandem.statements.statement import Statement, referenced
 from tandem.storage.paths import is_absolute, object_path
 
 if TYPE_CHECKING:
@@ -259,11 +258,11 @@ class _Statement:
     def _columns(self) -> list[str]:
         names = list(self.files.format.schema.names)
         where, kept = self.statement.where, self.local.kept
-        read = set[str]() if where is None else _roots(where)
+        read = frozenset[str]() if where is None else referenced(where)
         if self.local.assignments:
             if kept is None:
                 return names
-            read = read.union(kept, *(_roots(a.value) for a in self.statement.assignments))
+            read = read.union(kept, *(referenced(a.value) for a in self.statement.assignments))
         # A batch without columns would not have a number of rows.
         return [name for name in names if name in read] or names[:1]
 
@@ -363,10 +362,6 @@ def _written(clause: LocalClause, rows: LocalRows, table: pa.Table, places: Any)
         for chunk in found[name].chunks:
             require_texts(chunk, name)
     return found
-
-
-def _roots(root: tree.Expr) -> set[str]:
-    return {node.parts[0] for node in tree.walk(root) if isinstance(node, tree.ColumnRef)}
 
 
 def _deleted(places: pa.Table, *, output: int | None = None) -> pa.Table:

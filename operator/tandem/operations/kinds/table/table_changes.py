@@ -6,19 +6,38 @@ The rules are a table in `tandem.reconcile.rules`; this module turns them into d
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from tandem.delta.actions import Metadata, Protocol
+from tandem.delta.actions import AddFile, Metadata, Protocol
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.protocol import OperationKind
 from tandem.errors import DeletionVectorsDisabled, Reason
+from tandem.jobs.formats import InputFile
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import Decision, Table, Work
+from tandem.operations.report.explain import of_row_edits
 from tandem.reconcile.rules import Response
 from tandem.reconcile.table_changes import TableState, check_table
 
 MOST_LOST_EDITS: Final = 5
 """Rounds of edits without progress that end an operation which has no `conflict.maxAttempts`."""
+
+
+def planned_edits(
+    work: Work,
+    files: Sequence[AddFile] | Sequence[InputFile],
+    columns: Sequence[str] | None = None,
+    share: float | None = None,
+    *,
+    of: str = "a match",
+) -> str | None:
+    """What a plan says of files that have to be made again; None where deletion vectors hide rows,
+    and where edits are not allowed. Args: as `of_row_edits`."""
+    table = work.table
+    if not files or table.vectors_only or table.will_write_vectors(work.snapshot):
+        return None
+    return of_row_edits(len(files), sum(file.size for file in files), columns, share, of=of)
 
 
 def verdict_of_table(work: Work, kind: OperationKind, *, needs_vectors: bool) -> Decision | None:
