@@ -104,7 +104,11 @@ def job_for(
         for number, file in enumerate(jobs.input_files(store, snapshot))
     )
     job = StatementJob(
-        where=where, set=set_ or {}, inputs=inputs, target_file_size=1 << 30, set_only=set_only or None
+        where=where,
+        set=set_ or {},
+        inputs=inputs,
+        target_file_size=1 << 30,
+        set_only=set_only or None,
     )
     return jobs.control(store, snapshot, job, attempt)
 
