@@ -209,6 +209,23 @@ def test_unknown_versions() -> None:
         log.commits(1, 3)
 
 
+def test_a_version_that_clean_up_took_though_it_left_an_older_checkpoint() -> None:
+    """Simulator seed 2627: an exclusive compaction, which asks for its read version, took the
+    cleaned log for a corrupt one and failed instead of planning again."""
+    history = [[dl.protocol(), dl.metadata()], *_appends(6)]
+    store = dl.memory_log(*_appends(6))
+    for version in (1, 5):
+        path = f"_delta_log/{version:020}.checkpoint.parquet"
+        store.put(path, dl.checkpoint_bytes(dl.state_actions(history[: version + 1])))
+    store.delete([dl.commit_name(version) for version in range(6)])
+    log = _log(store)
+    assert log.snapshot().num_files == 6
+    for version in (0, 2, 4):
+        with pytest.raises(VersionNotFound, match="from 5 to 6") as caught:
+            log.snapshot(version)
+        assert _explains(caught.value)
+
+
 def test_commits_and_a_gap_in_the_history() -> None:
     store = dl.memory_log(*_appends(5))
     log = _log(store)

@@ -101,9 +101,11 @@ class SnapshotLoader:
             return self._from_commits(listing, target)
         if first_error is not None:
             raise first_error
-        bases = [c.version for c in listing.checkpoints if c.version <= target]
-        if not bases and listing.earliest > target:
+        if listing.earliest > target:
+            # Whole from there on: what is missing before it fell to clean-up, which may leave
+            # older checkpoints.
             raise self.no_version(target, listing)
+        bases = [c.version for c in listing.checkpoints if c.version <= target]
         missing = listing.missing(max(bases, default=-1) + 1, target)
         raise CorruptLog(
             f"version {target} cannot be rebuilt: a commit is missing",
