@@ -266,6 +266,27 @@ def test_a_map_says_what_each_row_was_before_the_commit(case: Case, most_runs: i
         assert cut.dead == case.view.files[path].dead | taken
 
 
+def test_a_row_that_an_heir_keeps_is_not_taken_though_its_output_is_not_published() -> None:
+    """A bin of one file became two outputs. An update by an edit changed the row of the first;
+    vectors were switched on then, so that the edit keeps this row, and the output has none left."""
+    builder = RowMapBuilder(IDENTITY)
+    builder.add_input("i", 2)
+    builder.add_run("i", 0, 1, "o0")
+    builder.add_run("i", 1, 2, "o1")
+    row_map = builder.build()
+    both = np.arange(2)
+    heir = Heir("e", (HeirRows("i", both, both),), BitMap64([0]))
+    view = View({"e": FileState("e", 2, BitMap64())})
+    inputs = [RewriteInput("i", BitMap64(), 2)]
+    decision = rewrite(inputs, view, row_map, deletion_vectors=True, heirs=[heir])
+    assert decision.outputs == ("o1",)
+    assert decision.cuts["e"].dead == BitMap64([1])
+    committed = CommittedRewrite(row_map, decision, view)
+    found = published_map(IDENTITY, {"o1": [OutputPiece("o1")]}, [], committed)
+    assert found.backward("o1", BitMap64([0])) == {"e": BitMap64([1])}
+    assert not found.forward("e", BitMap64([0]))
+
+
 def test_a_file_in_order_is_described_by_runs_however_it_was_edited() -> None:
     """Also with an heir, and where an edited output became two files: a few numbers."""
     builder = RowMapBuilder(IDENTITY)

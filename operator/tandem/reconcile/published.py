@@ -102,8 +102,11 @@ def _add_rewrite(
         cut = [edits.pop(path) for path in members if path in edits]
         # Where vectors hide rows, the outputs have rows of inputs whose heirs have others.
         hides = any(p in decision.masks and pieces[p][0].kept is None for p in shown)
+        # With vectors, heirs keep what they changed: a run would count these rows as taken.
+        keeps = any(heir.path in decision.cuts for of in of_group.values() for heir, _ in of)
         in_order = (
             not cut
+            and not keeps
             and not (hides and of_group)
             and all(
                 path not in sorted_paths
