@@ -134,11 +134,12 @@ e2e-images: .e2e-images-needs setup ## Archives of the images that `make e2e KUB
 	  'from e2e.target import image_archives; print(*image_archives(), sep="\n")'
 
 .PHONY: check
-check: .venv/.installed ## Lint, format, types, layers
+check: .venv/.installed ## Lint, format, types, layers, size by package
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy operator spark_apps tests
 	PYTHONPATH=operator $(BIN)/lint-imports
+	$(BIN)/python tools/size_budget.py
 
 .PHONY: format
 format: .venv/.installed ## Format the code and apply the linter's fixes
