@@ -19,7 +19,13 @@ from pathlib import Path
 if __name__ == "__main__":
     # For a script, Python puts this folder first, where our modules would hide others'.
     TREE = Path(__file__).resolve().parent.parent
-    sys.path[:1] = [str(TREE), str(TREE / "operator"), str(TREE / "tests"), str(TREE / "tools")]
+    sys.path[:1] = [
+        str(TREE),
+        str(TREE / "operator"),
+        str(TREE / "examples"),
+        str(TREE / "tests"),
+        str(TREE / "tools"),
+    ]
 
 from benchmarks import machine, report
 from benchmarks.harness import ROOT, ChildFailed, Report, WrongResult

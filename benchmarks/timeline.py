@@ -165,7 +165,7 @@ def decisions(size: str, found: dict[str, list[float]]) -> None:
 
 def serving(size: str, found: dict[str, list[float]]) -> None:
     """A year of days: loads, what they were compacted to, and later loads."""
-    from tandem.timeline.serving import Part, ServingTimeline
+    from serving import Part, ServingTimeline
 
     parts = []
     for day in range(DAYS[size]):

@@ -3,7 +3,7 @@
     .venv/bin/python examples/follow.py LOCATION FOLDER
 
 An example of a loader of single segments: it copies the data files of a table piece by piece, and
-`tandem.timeline.serving` decides what the copy shows meanwhile. While the output of a compaction is
+`serving.py` decides what the copy shows meanwhile. While the output of a compaction is
 on its way, the files that it was made from are shown in its place, without the rows that were
 deleted since. So a new append is visible before a large compaction that was committed earlier has
 been copied.
@@ -31,6 +31,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
+from serving import LivePart, Part, RewrittenParts, ServingTimeline, Shown, StandIns
 
 from tandem.delta import schema as schema_
 from tandem.delta.actions import AddFile, Commit, RemoveFile
@@ -44,7 +45,6 @@ from tandem.rowmap.positions import span
 from tandem.storage import open_store
 from tandem.storage.local import LocalStore
 from tandem.timeline.lineage import group_size_of, root_of
-from tandem.timeline.serving import LivePart, Part, RewrittenParts, ServingTimeline, Shown, StandIns
 
 PIECE = 8 << 20
 """Bytes that are copied before the log is looked at again."""

@@ -176,7 +176,8 @@ class Check(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One small patch: in `file`, below the product's package, `old` becomes `new`.
+    """One small patch: in `file`, below the product's package or in `examples/`, `old` becomes
+    `new`.
 
     `old` occurs there exactly once. `breaks` names the invariant or the line of a rule table,
     `precedent` who shipped a bug of the kind, if it is known.
@@ -192,7 +193,7 @@ class Mutant:
 
     @property
     def path(self) -> str:
-        return PRODUCT + self.file
+        return self.file if self.file.startswith("examples/") else PRODUCT + self.file
 
     def applied(self, text: str) -> str:
         """The file's text with the bug in it. Raises ValueError if it no longer fits."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from mutants.model import Check, Mutant
 
 _SERVING = (Check.SERVING,)
-_STAND_INS = "timeline/serving/stand_ins.py"
+_EXAMPLE = "examples/serving.py"
 _ADJACENCY = "planning/adjacency.py"
 
 SERVING = (
     Mutant(
         "serving-partial-group-shown",
         "a group appears once all of its parts are there; S9, I-34",
-        "timeline/serving/chunk.py",
+        _EXAMPLE,
         "return len(self.parts) == self.size",
         "return len(self.parts) > 0",
         _SERVING,
@@ -20,7 +20,7 @@ SERVING = (
     Mutant(
         "serving-stand-in-without-later-deletes",
         "a stand-in shows the live rows of the part; I-58",
-        _STAND_INS,
+        _EXAMPLE,
         "self.row_maps[name].backward(name, positions)",
         "self.row_maps[name].backward(name, BitMap64(range(positions.max() + 1)))",
         _SERVING,
@@ -29,7 +29,7 @@ SERVING = (
     Mutant(
         "serving-changed-group-stands-in-whole",
         "without a row map a changed group has no stand-in; I-58",
-        _STAND_INS,
+        _EXAMPLE,
         "return None  # rows were deleted since, or it is needed in part only",
         "continue",
         _SERVING,

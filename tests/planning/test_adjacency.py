@@ -28,10 +28,9 @@ from tandem.timeline.lineage import (
     read_roots,
     root_of,
 )
-from tandem.timeline.names import MAX_NUMBER, SegmentNumbers
+from tandem.timeline.names import MAX_MINOR, MAX_NUMBER, SegmentNumbers
 from tandem.timeline.segment_files import SegmentFiles
 from tandem.timeline.segments import Segments, output_tags
-from tandem.timeline.serving.parts import MAX_MINOR
 
 ADJACENT = CompactionRequest(CompactionType.MINOR, thresholds=(2, 2), adjacent_only=True)
 DAYS = TimeColumn(("t",), Granularity.DAY)

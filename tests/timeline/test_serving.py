@@ -9,10 +9,7 @@ from itertools import chain, combinations, pairwise, permutations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from support.some import few
-from tandem.timeline.names import MAX_NUMBER
-from tandem.timeline.serving import (
+from serving import (
     Part,
     Partial,
     PartState,
@@ -20,7 +17,9 @@ from tandem.timeline.serving import (
     ServingTimeline,
     StateChange,
 )
-from tandem.timeline.serving.parts import MAX_MINOR
+
+from support.some import few
+from tandem.timeline.names import MAX_MINOR, MAX_NUMBER
 
 ONE, TWO, THREE = (Part(str(n), n - 1, n) for n in (1, 2, 3))
 FIVE = Part("5", 3, 4)

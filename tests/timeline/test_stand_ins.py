@@ -10,9 +10,7 @@ from itertools import permutations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
-
-from support.some import few
-from tandem.timeline.serving import (
+from serving import (
     LivePart,
     Part,
     RewrittenParts,
@@ -21,6 +19,8 @@ from tandem.timeline.serving import (
     Shown,
     StandIns,
 )
+
+from support.some import few
 
 
 @dataclass

@@ -3,7 +3,6 @@ is visible when.
 
 No I/O and no clock: everything here works on Delta actions that were read elsewhere.
 
-    serving         package: which parts a loader of single segments shows
     working_set     what is visible when
     segments        segments and their tags
     segment_files   live files, each an index into columns

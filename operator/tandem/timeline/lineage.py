@@ -15,8 +15,7 @@ import pyarrow.compute as pc
 
 from tandem.delta.log import files as files_
 from tandem.distinct import IntArray
-from tandem.timeline.names import MAX_NUMBER, parse_name
-from tandem.timeline.serving.parts import MAX_MINOR
+from tandem.timeline.names import MAX_MINOR, MAX_NUMBER, parse_name
 
 # Lineage: the direct parents of a segment, as short text in the tag `tandem.parents`.
 #
@@ -149,7 +148,7 @@ def _joined(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
 # A load is a segment that was committed under a plain number, and has that number as its root. A
 # compaction of adjacent loads writes the range of their numbers, `12-15`, with a minor version
 # above those of its inputs. A loader of single segments needs both to know which parts stand for
-# the same rows (`tandem.timeline.serving`), and people see which loads a segment holds.
+# the same rows (`examples/serving.py`), and people see which loads a segment holds.
 #
 # Any writer can set tags, so no tag decides about rows (I-56): an invalid one counts as absent.
 

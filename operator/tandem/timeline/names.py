@@ -30,6 +30,9 @@ MAX_NUMBER = 10**15
 """Numbers above this were not assigned but planted: counting on from them would exceed what a name
 and the protocol's `long` can hold, and make the table unreadable."""
 
+MAX_MINOR = 2**31 - 1
+"""Druid's limits are 16 bits (S23); ours end far beyond what a table can reach."""
+
 HIGH_WATER_APP = "tandem.segments"
 """`txn` application id whose version is the highest number ever assigned."""
 
