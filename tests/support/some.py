@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 EVERY_CASE = "TANDEM_EVERY_CASE"
+_TIMES = 8
 
 
 def every_case() -> bool:
@@ -37,9 +38,10 @@ def in_turn(cases: Sequence[T], number: int, every: int = 2) -> list[T]:
     return list(cases) if every_case() else list(cases[number % every :: every])
 
 
-def few(count: int, all_of_them: int) -> int:
-    """A number of generated cases: `count`, or all with `TANDEM_EVERY_CASE`."""
-    return all_of_them if every_case() else count
+def few(count: int, most: int) -> int:
+    """A number of generated cases: `count`; with `TANDEM_EVERY_CASE` eight times as many, at most
+    `most` (decision 0202). Each run generates others."""
+    return min(_TIMES * count, most) if every_case() else count
 
 
 def left_to_matrix(items: Iterable[pytest.Item]) -> set[pytest.Item]:
