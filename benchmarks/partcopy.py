@@ -27,15 +27,15 @@ AIM = 0.02
 @contextmanager
 def _way(name: str) -> Iterator[None]:
     """Streams if `name` says so."""
-    from tandem.storage.s3 import upload
+    from tandem.storage import s3
 
-    copies = upload.Bucket.copies
+    copies = s3.Bucket.copies
     if name == "streamed":
-        upload.Bucket.copies = False  # type: ignore[assignment]
+        s3.Bucket.copies = False  # type: ignore[assignment]
     try:
         yield
     finally:
-        upload.Bucket.copies = copies  # type: ignore[method-assign]
+        s3.Bucket.copies = copies  # type: ignore[method-assign]
 
 
 def measured(source: str, work: str, times: int) -> dict[str, Any]:

@@ -25,8 +25,7 @@ from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.stats import MOST_BYTES, num_records, num_records_of
 from tandem.errors import CorruptDeletionVector, CorruptLog, TooLarge
 from tandem.operations.kinds.table.commit_history import VectorCache
-from tandem.operations.machine.events import Effect, EffectFailed, Point
-from tandem.operations.session.error_events import failure_of
+from tandem.operations.machine.events import Effect, EffectFailed, Point, failure_of
 from tandem.storage import open_store
 
 MIB = 2**20

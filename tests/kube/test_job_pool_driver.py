@@ -12,8 +12,7 @@ import pytest
 
 from support.waiting import until
 from tandem.errors import AccessDenied
-from tandem.jobs.pool.formats import PoolConfig, PooledEnd, PooledJob
-from tandem.jobs.pool.records import close, new_record, post
+from tandem.jobs.pool import PoolConfig, PooledEnd, PooledJob, close, new_record, post
 from tandem.kube.client.api import Forbidden, Invalid, NotFound, Unavailable
 from tandem.kube.job_pool import driver
 from tandem.kube.job_pool.driver import PoolDriver

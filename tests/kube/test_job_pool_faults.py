@@ -16,8 +16,7 @@ import pytest
 
 from kube.test_job_pool_rules import ConfigMap
 from tandem.errors import ClusterUnavailable
-from tandem.jobs.pool.records import PoolRecord
-from tandem.jobs.pool.rules import LEFT_S, PoolRules
+from tandem.jobs.pool import LEFT_S, PoolRecord, PoolRules
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
 from tandem.json_types import Json
 from tandem.kube.client.api import Api, ApiError, Forbidden, Unavailable

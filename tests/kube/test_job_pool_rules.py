@@ -9,43 +9,37 @@ from typing import Any
 import pytest
 
 from tandem.errors import InvalidSpec
-from tandem.jobs.pool.formats import (
-    PoolConfig,
-    PooledEnd,
-    PooledJob,
-    arguments,
-    read_config,
-)
-from tandem.jobs.pool.ledger import (
+from tandem.jobs.pool import (
+    LEFT_S,
+    OVERDUE_S,
     Action,
     Begin,
     Close,
     End,
     Ledger,
+    PoolConfig,
+    PooledEnd,
+    PooledJob,
+    PoolRecord,
+    PoolRules,
     Refuse,
     ReportStopped,
     Withdraw,
-)
-from tandem.jobs.pool.records import (
-    PoolRecord,
+    arguments,
     ask_to_stop,
+    choose,
     close,
+    digest_of,
     forget,
+    is_left_over,
+    is_pooled,
     new_record,
     post,
+    read_config,
     record_of,
     refuse,
     report_begun,
     report_end,
-)
-from tandem.jobs.pool.rules import (
-    LEFT_S,
-    OVERDUE_S,
-    PoolRules,
-    choose,
-    digest_of,
-    is_left_over,
-    is_pooled,
 )
 from tandem.jobs.runner import JobPhase, JobRequest
 from tandem.spec.table import Pooling, TableJobs

@@ -14,9 +14,16 @@ import pytest
 from kube.test_job_pool_rules import ConfigMap, job
 from support.waiting import LIMIT_S, await_that
 from tandem.errors import ClusterUnavailable, Reason
-from tandem.jobs.pool.formats import PooledEnd
-from tandem.jobs.pool.records import PoolRecord, post, report_begun, report_end
-from tandem.jobs.pool.rules import LEFT_S, OVERDUE_S, PoolRules
+from tandem.jobs.pool import (
+    LEFT_S,
+    OVERDUE_S,
+    PooledEnd,
+    PoolRecord,
+    PoolRules,
+    post,
+    report_begun,
+    report_end,
+)
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
 from tandem.kube.client.api import ApiError, Invalid, NotFound
 from tandem.kube.controllers.operation.spark_jobs import ApplicationCache

@@ -22,7 +22,7 @@ from support.cluster.operator_thread import (
 from support.jobs import quick_lake
 from support.jobs.pooling_jobs import PoolingJobs
 from support.waiting import await_that
-from tandem.jobs.pool.rules import PoolRules
+from tandem.jobs.pool import PoolRules
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster

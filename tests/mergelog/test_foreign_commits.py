@@ -19,8 +19,7 @@ from tandem.delta.log.names import commit_path
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import CorruptLog
 from tandem.mergelog import LogWriter
-from tandem.mergelog.resolve import resolve
-from tandem.mergelog.upkeep import catch_up
+from tandem.mergelog.upkeep import catch_up, resolve
 from tandem.operations.clean.block_log import clean_with_log
 from tandem.operations.model import Table
 from tandem.operations.tables.log_status import read_log_status

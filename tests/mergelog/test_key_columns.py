@@ -23,10 +23,9 @@ from tandem.delta.log.commit import commit_info
 from tandem.delta.schema import Field, PrimitiveType, StructType, to_delta_json
 from tandem.errors import CorruptLog, InvalidSpec
 from tandem.mergelog.create import ensure_log
-from tandem.mergelog.resolve import resolve
 from tandem.mergelog.state.log_table import LogSettings, MergeLog
 from tandem.mergelog.state.versions import MERGED
-from tandem.mergelog.upkeep import catch_up, record_base
+from tandem.mergelog.upkeep import catch_up, record_base, resolve
 from tandem.mergelog.view import MergedView
 from tandem.mergelog.writer import LogWriter, Upload
 from tandem.operations.clean.block_log import clean_with_log

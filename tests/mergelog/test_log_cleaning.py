@@ -15,9 +15,9 @@ from support.lake.faults import Fault, ProcessDied, StrikeOnce
 from tandem import mergelog
 from tandem.delta.log.names import commit_path
 from tandem.errors import BaseHistoryGap, DataFileMissing
-from tandem.mergelog.resolve import resolve
 from tandem.mergelog.state import log_table
 from tandem.mergelog.state.versions import ROLLBACK, WRITER, upload_of
+from tandem.mergelog.upkeep import resolve
 from tandem.operations.attempt import garbage
 from tandem.operations.clean.block_log import merges_of
 from tandem.operations.clean.clean import rules_for

@@ -14,10 +14,9 @@ from tandem.delta.log.checkpoint_write import write_checkpoint
 from tandem.delta.log.commit import commit_info
 from tandem.delta.log.names import commit_path
 from tandem.errors import BaseHistoryGap, BaseReplaced, DataFileMissing, OutcomeUnknown
-from tandem.mergelog.resolve import Resolved, resolve
 from tandem.mergelog.state.log_table import LOG_FOLDER, state_of
 from tandem.mergelog.state.versions import MERGED
-from tandem.mergelog.upkeep import catch_up
+from tandem.mergelog.upkeep import Resolved, catch_up, resolve
 
 ROW: Row = (1, "a", None)
 LATER: Row = (2, "b", None)

@@ -19,8 +19,8 @@ from tandem.delta.log.names import commit_path
 from tandem.errors import BaseHistoryGap
 from tandem.mergelog import open_log, upkeep, usage
 from tandem.mergelog.create import put
-from tandem.mergelog.state.instants import InstantCounts, LogFacts
 from tandem.mergelog.state.log_table import state_of
+from tandem.mergelog.state.versions import InstantCounts, LogFacts
 from tandem.mergelog.upkeep import (
     BASE_AGE_MS,
     BASE_VERSIONS,

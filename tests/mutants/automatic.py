@@ -47,7 +47,7 @@ AUTOMATIC = (
     Mutant(
         "chunks-two-schedulers-make-two",
         "children are named by what later loads do not change; A5",
-        "planning/auto/uncompacted.py",
+        "planning/auto/table_facts.py",
         "names[int(np.min(taken.segments))]",
         "names[int(np.max(taken.segments))]",
         _PLANS,

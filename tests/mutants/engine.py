@@ -14,7 +14,7 @@ ENGINE = (
     Mutant(
         "zombie-goes-on",
         "exactly once: an attempt that was declared dead stops; I-22",
-        "operations/machine/startup.py",
+        "operations/machine/phases.py",
         "if event.closed or event.abandoned >= attempt.number:",
         "if event.closed:",
         (Check.DRIVERS, Check.CRASHES, Check.ENGINE, Check.SIMULATOR),
@@ -89,7 +89,7 @@ ENGINE = (
     Mutant(
         "outcome-guessed",
         "Z20: the outcome of a put that timed out is looked up",
-        "operations/machine/committing.py",
+        "operations/machine/phases.py",
         "return do(replace(state, attempt=attempt), Point.LOOK_UP_COMMIT, delay_ms=delay)",
         'return fail(state, Reason.STORAGE_ERROR, "no answer", fresh=delay < 0)',
         _CRASH,
@@ -223,7 +223,7 @@ ENGINE = (
     Mutant(
         "stale-plan",
         "I-28: after a wait for locks, the operation plans again",
-        "operations/machine/execution.py",
+        "operations/machine/phases.py",
         "    if before.waited:\n"
         "        # The holder before us may have changed what we planned on (I-28).\n"
         "        return do(state, Point.READ_TABLE)\n",

@@ -120,7 +120,7 @@ REPLACES = (
     Mutant(
         "replace-cutoff-moves",
         "one run, one cutoff; I-54",
-        "operations/attempt/cutoffs.py",
+        "operations/attempt/records.py",
         "    if any(_has_plan(store, operation_id, earlier) for earlier in range(1, attempt)):\n"
         "        fixed(store, operation_id)\n"
         "        return\n",

@@ -164,7 +164,7 @@ RULES = (
     Mutant(
         "statement-oldest-change",
         "statements: L is the newest change",
-        "reconcile/conflict_window.py",
+        "reconcile/conflicts.py",
         "for commit in reversed(commits):",
         "for commit in commits:",
         _ROWS,
@@ -180,7 +180,7 @@ RULES = (
     Mutant(
         "attempts-for-ever",
         "statements: rounds with progress take back those without",
-        "reconcile/attempts.py",
+        "reconcile/conflicts.py",
         "return Attempts(self.lasting, self.lasting, rows, rows, self.small)",
         "return Attempts(self.counted, self.lasting, rows, rows, self.small)",
         (Check.RULES,),
@@ -188,7 +188,7 @@ RULES = (
     Mutant(
         "attempts-any-smaller",
         "statements: rounds that never get smaller end",
-        "reconcile/attempts.py",
+        "reconcile/conflicts.py",
         "self.fewest is None or rows < self.fewest:",
         "self.fewest is None or rows < self.rows:",
         (Check.RULES,),
@@ -252,7 +252,7 @@ RULES = (
     Mutant(
         "small-rounds-count-for-nothing",
         "statements: small rounds end, too",
-        "reconcile/attempts.py",
+        "reconcile/conflicts.py",
         "counts = small % SMALL_ROUNDS == 0",
         "counts = 0",
         (Check.RULES,),

@@ -14,7 +14,7 @@ from tandem.errors import ClusterUnavailable, InvalidSpec, JobRefused, Reason, T
 from tandem.jobs.runner import JobRequest
 from tandem.operations.attempt import paths
 from tandem.operations.machine.events import EffectDone, Point, StartRefused, StopRequest
-from tandem.operations.machine.execution import LONGEST_REFUSAL_MS
+from tandem.operations.machine.phases import LONGEST_REFUSAL_MS
 from tandem.operations.machine.step import step
 from tandem.operations.report.status import status_of
 from tandem.operations.session.session import Session

@@ -13,13 +13,15 @@ from hypothesis import strategies as st
 from planning.automatic import FLIGHTS, HOUR, MINUTE, NOON, ended
 from tandem.delta.actions import AddFile, Commit, CommitInfo
 from tandem.mergelog.runs import small_runs
-from tandem.mergelog.state.instants import (
+from tandem.mergelog.state.versions import (
+    Block,
+    BlockLogState,
     LogFacts,
     LogVersion,
     count_instants,
     log_version,
+    tags_of,
 )
-from tandem.mergelog.state.versions import Block, BlockLogState, tags_of
 from tandem.planning.auto.child_compactions import (
     LOG_COMPACTION_LINE,
     LOG_MERGE_LINE,

@@ -13,9 +13,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from support.lake.segments import add_file, loads, segments
 from tandem.delta.actions import AddFile
-from tandem.planning.compaction import plan_compaction
+from tandem.planning.compaction import plan_compaction, skipped_files
 from tandem.planning.plans import CompactionPlan, CompactionRequest
-from tandem.planning.skip_offset import skipped_files
 from tandem.spec.compaction import CompactionTemplate, CompactionType, TableCompaction
 from tandem.spec.identity import spec_hash
 from tandem.spec.table import Granularity

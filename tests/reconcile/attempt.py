@@ -34,8 +34,8 @@ from tandem.operations.kinds.table.heirs import HeirSearch
 from tandem.operations.model import CommitContent, Work
 from tandem.operations.rounds.edits import Edits
 from tandem.operations.session import carry_out
-from tandem.reconcile.attempts import Attempts
 from tandem.reconcile.classify import classify
+from tandem.reconcile.conflicts import Attempts
 from tandem.reconcile.model import ChangeKind, CommitSummary, RowMapLike, RowMaps
 from tandem.reconcile.rewrite import Heir
 from tandem.rowmap import binary_format

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from tandem.errors import CountMismatch
-from tandem.reconcile.attempts import SMALL_ROUNDS, Attempts
+from tandem.reconcile.conflicts import SMALL_ROUNDS, Attempts
 from tandem.reconcile.matches import (
     KEPT,
     FileMatches,

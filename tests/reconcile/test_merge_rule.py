@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from tandem.errors import CountMismatch
-from tandem.reconcile.attempts import Attempts
+from tandem.reconcile.conflicts import Attempts
 from tandem.reconcile.matches import FileMatches, InsertFile, RoundResult, round_result
 from tandem.reconcile.model import ChangeKind, CommitSummary, FileState, FileView
 from tandem.reconcile.statement import (

@@ -25,10 +25,8 @@ from tandem.delta.schema import Field, PrimitiveType, StructType
 from tandem.errors import StorageError
 from tandem.spark.jobs.rewrite import bins, copied
 from tandem.spec.status import Phase
-from tandem.storage import open_store
-from tandem.storage.s3 import upload
-from tandem.storage.s3 import upload as parts
-from tandem.storage.s3.client import client_of
+from tandem.storage import open_store, s3
+from tandem.storage.s3 import client_of
 
 ROWS = 70_000
 SCHEMA = pa.schema([("id", pa.int64()), ("data", pa.binary())])
@@ -44,7 +42,7 @@ TABLE = TableFormat(
 
 @pytest.fixture(autouse=True)
 def _no_store_has_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upload, "_refused", set())
+    monkeypatch.setattr(s3, "_refused", set())
 
 
 @pytest.fixture
@@ -79,7 +77,7 @@ def test_the_file_is_that_of_a_stream_byte_by_byte(
     made = joined(tmp_path, paths, store, TABLE)
     assert copies(distance) == 3
     assert distance.moved < 0.02 * made.size
-    monkeypatch.setattr(upload.Bucket, "copies", False)
+    monkeypatch.setattr(s3.Bucket, "copies", False)
     distance.requests.clear()
     wanted = joined(tmp_path, paths, store, TABLE)
     assert copies(distance) == 0
@@ -153,7 +151,7 @@ def test_deleted_rows_and_small_files_are_as_in_a_stream(
     found = []
     for is_copied in (True, False):
         if not is_copied:
-            monkeypatch.setattr(upload.Bucket, "copies", False)
+            monkeypatch.setattr(s3.Bucket, "copies", False)
         lake = make(distance, (1_000, ROWS, ROWS, 2_000, 3_000, ROWS))
         lake.do(lake.delete("id IN (3, 70001, 70002)"))
         summary = compacted(lake, distance)
@@ -229,8 +227,8 @@ def test_a_store_that_copies_more_than_a_range_is_noticed(
             del arguments["CopySourceRange"]
             return self._client.upload_part_copy(**arguments)
 
-    monkeypatch.setattr(upload, "client_of", lambda *args: Whole(client_of(*args)))
-    monkeypatch.setattr(parts, "MOST", parts.LEAST)
+    monkeypatch.setattr(s3, "client_of", lambda *args: Whole(client_of(*args)))
+    monkeypatch.setattr(s3, "MOST", s3.LEAST)
     path = tmp_path / "0.parquet"
     pq.write_table(rows(0, 2 * ROWS), path, compression="zstd", row_group_size=2 * ROWS)
     store = distance.server.open()

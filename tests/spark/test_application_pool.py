@@ -13,7 +13,7 @@ from support.jobs import quick_lake
 from support.jobs.job_files import control, input_files
 from tandem.errors import InvalidSpec
 from tandem.jobs.formats import JobBin, RewriteJob
-from tandem.jobs.pool.formats import POOL_APP, PoolConfig, PooledJob, arguments, read_config
+from tandem.jobs.pool import POOL_APP, PoolConfig, PooledJob, arguments, read_config
 from tandem.jobs.results import JobResult
 from tandem.jobs.runner import JobRequest
 from tandem.kube.dev.request import InvalidApplication, is_pool, request_of, serves

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tandem.errors import InvalidSpec, SparkMissing
-from tandem.jobs.pool.formats import PoolConfig, PooledEnd, PooledJob
+from tandem.jobs.pool import PoolConfig, PooledEnd, PooledJob
 from tandem.spark.launch.local import apps_folder
 from tandem.spark.launch.pooled import Outcome, PooledJobs
 from tandem.spark.runtime import session

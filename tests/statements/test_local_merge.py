@@ -20,8 +20,7 @@ from support.some import few
 from support.statements.rows import DDL, SCHEMA
 from support.statements.tables import extreme, tame
 from tandem.statements.local import LocalMerge, NeedsSpark, compile_merge
-from tandem.statements.local.join import KeyValues, SoughtValues, equal_pairs
-from tandem.statements.local.merge import NO_CLAUSE
+from tandem.statements.local.merge import NO_CLAUSE, KeyValues, SoughtValues, equal_pairs
 from tandem.statements.merge import parse_merge
 from tandem.statements.types import DOUBLE, INTEGER, LONG, STRING, Schema, SchemaColumn
 

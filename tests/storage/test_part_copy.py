@@ -18,11 +18,10 @@ import pytest
 from support.lake.distant import Distance, at_a_distance
 from support.lake.s3 import S3Server
 from tandem.errors import ObjectNotFound, StorageError
-from tandem.storage import Store, open_store
+from tandem.storage import Store, open_store, s3
 from tandem.storage.files import append_range
 from tandem.storage.options import settings
-from tandem.storage.s3 import client, upload
-from tandem.storage.s3.client import carried, client_of
+from tandem.storage.s3 import carried, client_of
 from tandem.storage.time_limits import time_limits
 
 MAGIC, FOOTER = b"PAR1", b"footer" * 100
@@ -33,7 +32,7 @@ CONTENTS = {name: MAGIC + random.Random(name).randbytes(SIZE) for name in SOURCE
 
 @pytest.fixture(autouse=True)
 def _no_store_has_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upload, "_refused", set())
+    monkeypatch.setattr(s3, "_refused", set())
 
 
 @pytest.fixture
@@ -186,7 +185,7 @@ def test_a_store_that_refuses_is_not_tried_again(
     lake: Lake, status: int, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warned: list[str] = []
-    monkeypatch.setattr(upload, "_warn", lambda what, **_: warned.append(what))
+    monkeypatch.setattr(s3, "_warn", lambda what, **_: warned.append(what))
     refusal = f"<Error><Code>{code}</Code><Message>no</Message></Error>".encode() if code else b""
 
     def instead(kind: str, _: Mapping[str, str]) -> tuple[int, bytes] | None:
@@ -431,7 +430,7 @@ def test_files_and_variables_that_obstore_does_not_know_change_nothing(
     monkeypatch.setenv("AWS_PROFILE", "other")
     monkeypatch.setenv("AWS_USE_FIPS_ENDPOINT", "true")
     monkeypatch.setenv("AWS_USE_DUALSTACK_ENDPOINT", "true")
-    client._shared.cache_clear()
+    s3._shared.cache_clear()
     sink, wanted = lake.joined("out", ALL)
     assert sink.copied_in_store > 3 * (SIZE - 200)
     assert lake.store.get("out") == wanted

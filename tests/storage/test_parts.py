@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.storage.s3 import upload as parts
-from tandem.storage.s3.upload import PartCutter, SourceRange, UploadPart
+from tandem.storage import s3
+from tandem.storage.s3 import PartCutter, SourceRange, UploadPart
 
 OBJECTS = {key: random.Random(key).randbytes(400) for key in "abc"}
 LEAST, MOST = 10, 32
@@ -19,9 +19,9 @@ LEAST, MOST = 10, 32
 @pytest.fixture(autouse=True, scope="module")
 def _small() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parts, "LEAST", LEAST)
-        patch.setattr(parts, "MOST", MOST)
-        patch.setattr(parts, "_SPARE", 20)
+        patch.setattr(s3, "LEAST", LEAST)
+        patch.setattr(s3, "MOST", MOST)
+        patch.setattr(s3, "_SPARE", 20)
         yield
 
 
@@ -112,7 +112,7 @@ def test_many_small_pieces_are_each_counted_a_few_times(monkeypatch: pytest.Monk
             Counted.asked += 1
             return super().__len__()
 
-    monkeypatch.setattr(parts, "LEAST", 2_000)
+    monkeypatch.setattr(s3, "LEAST", 2_000)
     found = cut([of("a", 0, 20), *(Counted(b"x") for _ in range(3_000)), of("b", 0, 20)])
     assert sum(part.size for part in found) == 3_040
     assert Counted.asked < 30_000

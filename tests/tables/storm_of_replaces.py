@@ -26,7 +26,7 @@ from support.lake.timed import DAYS, SCHEMA, Hours, TimedLake, interval, join, m
 from support.lake.timed import table as rows_of
 from tandem.errors import OutcomeUnknown, StorageError
 from tandem.locks.store import InProcessLocks
-from tandem.operations.attempt import cutoffs
+from tandem.operations.attempt import records
 from tandem.operations.clean.clean import clean
 from tandem.operations.machine.events import Effect, Event, Point
 from tandem.operations.ports import LocalClaims
@@ -336,7 +336,7 @@ class Storm:
             self._settle_until(version)
             old: Hours = {}
             if ours.at_start:
-                start = cutoffs.of(self.lake.store, tandem["operation"])
+                start = records.cutoff_of(self.lake.store, tandem["operation"])
                 assert start is not None
                 assert ours.start in (None, start)
                 ours.start, old = start, self.states[start]

@@ -26,7 +26,7 @@ from tandem.kube.metrics.families import Family
 from tandem.kube.runtime.context import IndexServerFacts, OperatorContext
 from tandem.kube.runtime.workers import Workers
 from tandem.kube.tables.context import TableContext
-from tandem.mergelog.state.instants import LogFacts
+from tandem.mergelog.state.versions import LogFacts
 from tandem.spec.common import OPERATIONS
 from tandem.spec.compaction import CompactionType, TableCompaction
 from tandem.spec.status import Phase, TableStatus

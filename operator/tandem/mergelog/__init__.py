@@ -9,11 +9,9 @@ merging them into the base table change no view. Does not run operations.
     runs     which blocks a log compaction stitches
     create   makes the log of a base table
     usage    what a log holds, and for how long
-    resolve  a decision about records whose validity is unclear
     writer   `LogWriter`
     upkeep   commits that add no records
     view     the merged view
-    access   `open_log`, `open_view` and `scan`
 """
 
 from typing import TYPE_CHECKING
@@ -21,10 +19,9 @@ from typing import TYPE_CHECKING
 from tandem.exports import exports
 
 if TYPE_CHECKING:
-    from tandem.mergelog.access import open_log, open_view, scan
     from tandem.mergelog.create import ensure_log
     from tandem.mergelog.state.log_table import LogSettings, MergeLog
-    from tandem.mergelog.view import MergedView
+    from tandem.mergelog.view import MergedView, open_log, open_view, scan
     from tandem.mergelog.writer import Appended, LogWriter
 
 __all__ = [
@@ -42,9 +39,9 @@ __all__ = [
 __getattr__ = exports(
     __name__,
     {
-        "open_log": "access",
-        "open_view": "access",
-        "scan": "access",
+        "open_log": "view",
+        "open_view": "view",
+        "scan": "view",
         "ensure_log": "create",
         "LogSettings": "state.log_table",
         "MergeLog": "state.log_table",

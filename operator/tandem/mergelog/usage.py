@@ -19,9 +19,14 @@ from tandem.errors import (
     UnsupportedFeature,
 )
 from tandem.mergelog.state.base_history import BaseHistory, require_same_table
-from tandem.mergelog.state.instants import LogFacts, LogVersion, count_instants, log_version
 from tandem.mergelog.state.log_table import MergeLog, require_mergeable, state_of
-from tandem.mergelog.state.versions import BlockLogState
+from tandem.mergelog.state.versions import (
+    BlockLogState,
+    LogFacts,
+    LogVersion,
+    count_instants,
+    log_version,
+)
 
 KEPT = 1_000
 """So many of the newest versions are counted: a count of as many means at least that."""

@@ -33,7 +33,7 @@ from tandem.operations.machine.events import Verdict
 from tandem.operations.machine.state import PartOfWork
 from tandem.operations.rounds.edits import Edits
 from tandem.operations.rounds.port import NoSmallRounds, SmallRounds
-from tandem.reconcile.attempts import Attempts
+from tandem.reconcile.conflicts import Attempts
 from tandem.reconcile.published import CommittedRewrite
 from tandem.spark.jobs.edits import EditMaker, ReplacedRows
 from tandem.spec.common import Operation

@@ -12,6 +12,5 @@ or takes a lock.
     adjacency        whether the files of a run are adjacent loads
     runs             chosen segments to runs
     layout           which bins a sort or z-order rewrites
-    skip_offset      `skipOffsetFromLatest`
     cleaning         which files may be removed, and why
 """

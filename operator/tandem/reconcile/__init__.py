@@ -11,8 +11,7 @@ apply them.
     replace          the rule for replaces
     statement        the rule for update, delete and merge
     outcomes         the input and the results of that rule
-    attempts         bounds on rounds and attempts
-    conflict_window  what was committed since a version
+    conflicts        bounds on rounds and attempts
     matches          which rows a statement matched
     row_tracing      rows of a later version that were live before
     table_changes    changes of schema, protocol and metadata

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pyroaring import BitMap64
 
 from tandem.errors import Reason
-from tandem.reconcile.attempts import Attempts, RoundHistory
+from tandem.reconcile.conflicts import Attempts, RoundHistory
 from tandem.reconcile.matches import InsertFile, Matches, Sources
 from tandem.reconcile.model import CommitSummary
 from tandem.rowmap.positions import Positions

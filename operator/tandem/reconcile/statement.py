@@ -26,8 +26,14 @@ import numpy as np
 from pyroaring import BitMap64
 
 from tandem.errors import CountMismatch
-from tandem.reconcile.attempts import Attempts, RoundHistory, with_round
-from tandem.reconcile.conflict_window import changed_by, latest_of, newest_of
+from tandem.reconcile.conflicts import (
+    Attempts,
+    RoundHistory,
+    changed_by,
+    latest_of,
+    newest_of,
+    with_round,
+)
 from tandem.reconcile.matches import (
     InsertFile,
     RoundResult,

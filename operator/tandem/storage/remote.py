@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from obstore import ObjectMeta
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
 
-    from tandem.storage.s3.upload import Bucket, PartCutter, PartUpload, SourceRange, UploadPart
+    from tandem.storage.s3 import Bucket, PartCutter, PartUpload, SourceRange, UploadPart
 
 _RETRIES = 6
 _FIRST_PAUSE = timedelta(milliseconds=100)
@@ -153,7 +153,7 @@ class RemoteStore:
         scheme, name, _ = split_location(self._location)
         if scheme != "s3":
             return None
-        from tandem.storage.s3.upload import Bucket
+        from tandem.storage.s3 import Bucket
 
         return Bucket(name, self._location, self._settings, self._limits)
 
@@ -310,7 +310,7 @@ class RemoteWriter(PublishingWriter):
         if self._parts is None:
             if self._writer is not None or bucket is None or not bucket.copies:
                 return False
-            from tandem.storage.s3.upload import PartCutter
+            from tandem.storage.s3 import PartCutter
 
             self._parts = PartCutter()
         try:
@@ -331,7 +331,7 @@ class RemoteWriter(PublishingWriter):
 
     def _range_of(self, source: BinaryIO, start: int, size: int) -> SourceRange | None:
         """What the store can copy; None if it cannot."""
-        from tandem.storage.s3.upload import SourceRange
+        from tandem.storage.s3 import SourceRange
 
         if not isinstance(source, RemoteReader):
             return None

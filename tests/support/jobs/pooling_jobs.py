@@ -12,7 +12,7 @@ from support.cluster.operator_thread import HeldJobs
 from support.jobs.quick_jobs import drive
 from support.waiting import LIMIT_S
 from tandem.errors import TandemError
-from tandem.jobs.pool.formats import (
+from tandem.jobs.pool import (
     KUBECONFIG_VARIABLE,
     POOL_APP,
     PoolConfig,

@@ -100,8 +100,8 @@ def _unfinished_merges(base: DeltaLog) -> dict[str, str]:
 
 def resolve(table: Target, *, keep: bool) -> Exit:
     """Decide whether the unmerged records are still valid, or give up blocks that are gone."""
-    from tandem.mergelog.resolve import resolve as resolve_log
     from tandem.mergelog.state.log_table import MergeLog
+    from tandem.mergelog.upkeep import resolve as resolve_log
     from tandem.text import counted
 
     log = MergeLog(table.log())

@@ -14,7 +14,7 @@ from tandem.cli.errors import Exit
 from tandem.errors import InvalidSpec
 
 if TYPE_CHECKING:
-    from tandem.jobs.pool.rules import PoolRules
+    from tandem.jobs.pool import PoolRules
     from tandem.kube.runtime.settings import OperatorSettings
     from tandem.locks.etcd.store import EtcdSettings
 
@@ -111,7 +111,7 @@ def table_memory(text: str) -> int:
 
 def job_pools(slots: int, below: str, idle_s: float) -> PoolRules:
     """Which jobs are pooled. Raises: InvalidSpec."""
-    from tandem.jobs.pool.rules import PoolRules
+    from tandem.jobs.pool import PoolRules
     from tandem.spec.fields import parse_quantity
 
     try:

@@ -90,8 +90,8 @@ def _read(
     base: bool,
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Schema and rows. A condition that only Spark evaluates takes seconds to start."""
-    from tandem.mergelog.access import open_view
     from tandem.mergelog.state.log_table import MergeLog
+    from tandem.mergelog.view import open_view
 
     log = MergeLog(table.log())
     if where and not base and table.has_server and not log.exists():

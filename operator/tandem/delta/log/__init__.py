@@ -14,5 +14,4 @@ Reads and writes below `_delta_log` only; never opens a data file.
     checkpoint        reads checkpoints
     checkpoint_write  classic V1 checkpoints
     maintenance       checkpoint and clean-up after a commit
-    timetravel        finds the version of a time
 """

@@ -16,11 +16,10 @@ from tandem.delta.budget import UNLIMITED, TableBudget
 from tandem.delta.log import checkpoint as checkpoint_read
 from tandem.delta.log import names
 from tandem.delta.log.checkpoint_write import unsupported_reason, write_checkpoint
-from tandem.delta.log.delta_log import DeltaLog
+from tandem.delta.log.delta_log import DeltaLog, monotonic_timestamps
 from tandem.delta.log.listing import Checkpoint, Listing, read_hint, read_log
 from tandem.delta.log.names import LogFileKind
 from tandem.delta.log.snapshot import Snapshot
-from tandem.delta.log.timetravel import monotonic_timestamps
 from tandem.delta.properties import checkpoint_interval, cleans_log, log_retention_ms
 from tandem.errors import CorruptLog, TandemError
 from tandem.storage.store import ObjectInfo, Store

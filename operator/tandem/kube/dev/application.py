@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import structlog
 
 from tandem.errors import TandemError
-from tandem.jobs.pool.formats import KUBECONFIG_VARIABLE
+from tandem.jobs.pool import KUBECONFIG_VARIABLE
 from tandem.jobs.runner import JobPhase, JobRunner, JobStatus
 from tandem.json_types import Json
 from tandem.kube.client.api import (

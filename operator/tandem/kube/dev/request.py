@@ -23,7 +23,7 @@ import structlog
 from tandem.errors import InvalidSpec
 from tandem.index.server.config import LISTEN_VARIABLE, SECRETS_VARIABLE, read
 from tandem.jobs.formats import APPS, INDEX_SERVER_APP
-from tandem.jobs.pool.formats import POOL_APP, read_config
+from tandem.jobs.pool import POOL_APP, read_config
 from tandem.jobs.runner import JobRequest
 from tandem.json_types import Json
 from tandem.kube.client.api import Api, ApiError, ResourcePath

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from tandem.errors import ClusterUnavailable
-from tandem.jobs.pool.records import Patch, PoolRecord, record_of
+from tandem.jobs.pool import Patch, PoolRecord, record_of
 from tandem.kube.client.api import (
     Api,
     ApiError,

@@ -17,27 +17,23 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from tandem.errors import AccessDenied, TandemError
-from tandem.jobs.pool.formats import (
+from tandem.jobs.pool import (
     KUBECONFIG_VARIABLE,
-    PoolConfig,
-    PooledEnd,
-    PooledJob,
-    read_config,
-)
-from tandem.jobs.pool.ledger import (
     Action,
     Begin,
     Close,
     End,
     Ledger,
+    Patch,
+    PoolConfig,
+    PooledEnd,
+    PooledJob,
     Refuse,
     ReportStopped,
     Withdraw,
-)
-from tandem.jobs.pool.records import (
-    Patch,
     change_nothing,
     close,
+    read_config,
     record_of,
     refuse,
     report_begun,

@@ -20,17 +20,25 @@ from typing import Any, Final
 import structlog
 
 from tandem.errors import ClusterUnavailable, InvalidSpec, JobRefused
-from tandem.jobs.pool.formats import POOL_APP, PoolConfig, PooledJob, arguments
-from tandem.jobs.pool.records import PoolRecord, ask_to_stop, close, forget, new_record, post
-from tandem.jobs.pool.rules import (
+from tandem.jobs.pool import (
     AVOIDED_S,
     LEFT_S,
     LIVE,
+    POOL_APP,
     START_S,
+    PoolConfig,
+    PooledJob,
+    PoolRecord,
     PoolRules,
+    arguments,
+    ask_to_stop,
     choose,
+    close,
     digest_of,
+    forget,
     is_left_over,
+    new_record,
+    post,
 )
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
 from tandem.json_types import Json

@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 
 from tandem.errors import ClusterUnavailable, Reason
-from tandem.jobs.pool.rules import LIVE, START_S, PoolRules, is_pooled
+from tandem.jobs.pool import LIVE, START_S, PoolRules, is_pooled
 from tandem.jobs.runner import JobPhase, JobRequest, JobRunner, JobStatus
 from tandem.kube.controllers.operation.spark_jobs import STOP_S
 from tandem.kube.job_pool.config_maps import PoolsUnusable

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tandem.jobs.pool.rules import PoolRules
+from tandem.jobs.pool import PoolRules
 from tandem.kube.runtime.job_slots import JobLimits
 from tandem.spark.application.manifest import ApplicationSettings
 

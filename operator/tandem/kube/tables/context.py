@@ -37,7 +37,7 @@ from tandem.kube.tables.renewable_store import RenewableStore
 from tandem.kube.tables.table_log import TableLog
 from tandem.locks.rules import LockEntry
 from tandem.locks.store import LockStore
-from tandem.mergelog.state.instants import LogFacts
+from tandem.mergelog.state.versions import LogFacts
 from tandem.operations.model import Table
 from tandem.operations.ports import Clock, Nonces
 from tandem.operations.tables import adopt as tables

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import AccessDenied, ObjectNotFound, StorageError, TandemError
-from tandem.mergelog.state.instants import LogFacts
 from tandem.mergelog.state.log_table import MergeLog
+from tandem.mergelog.state.versions import LogFacts
 from tandem.mergelog.usage import LogReader
 
 

@@ -6,6 +6,5 @@ Reads transaction logs only: never opens a block or a data file, and never commi
     boundaries    what a commit of the base table means for the log, and the fold over commits
     log_table     the log as a Delta table: settings, schema, states
     base_history  brings the log up to a version of its base table
-    instants      which versions are instants, and how many there are since a merge
     commits       from one state of the log to the actions that record the next
 """

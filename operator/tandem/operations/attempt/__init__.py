@@ -4,6 +4,5 @@ Never commits, and never deletes a file that a commit refers to.
 
     paths     their paths
     records   the small JSON files
-    cutoffs   the version that a replace starts from
     garbage   removes what no commit refers to
 """

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.properties import tombstone_retention_ms
 from tandem.mergelog.state.versions import ROLLBACK
-from tandem.operations.attempt import cutoffs, garbage, paths, records
+from tandem.operations.attempt import garbage, paths, records
 from tandem.operations.attempt.garbage import Pin
 from tandem.operations.attempt.paths import FACTS, ID, ROOT, split_attempt
 from tandem.operations.attempt.records import AttemptRecord, PlanRecord, ResultRecord
@@ -256,7 +256,7 @@ class FactsReader:
             reads.add(plan.read_version)
             if plan.kind == TableReplace.kind_name:
                 # It follows rows from its start on, which may be long before its last attempt.
-                start = cutoffs.of(self._store, operation_id)
+                start = records.cutoff_of(self._store, operation_id)
                 reads.update(() if start is None else (start,))
             pin = Pin(operation_id, attempt, plan.kind, plan.read_version)
             for logged_path in garbage.inputs(self._store, pin):

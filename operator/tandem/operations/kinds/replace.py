@@ -30,7 +30,7 @@ from tandem.intervals import IntervalSet
 from tandem.jobs.formats import InputFile, ReplaceJob, RoundRequest, RowScope
 from tandem.locks.rules import NOTHING, WHOLE_TABLE, LockResources, named_or_within, within
 from tandem.mergelog.state.log_table import MergeLog
-from tandem.operations.attempt import cutoffs
+from tandem.operations.attempt import records
 from tandem.operations.kinds.table.commit_history import CommitHistory, SnapshotView, VectorCache
 from tandem.operations.kinds.table.job_files import (
     changes_of,
@@ -436,7 +436,7 @@ class ReplaceKind:
             self._cutoff = (
                 spec.start_version
                 if spec.start_version is not None
-                else cutoffs.fixed(work.table.store, work.identity.operation_id)
+                else records.fixed(work.table.store, work.identity.operation_id)
             )
             cutoff = history.view(self._cutoff)
             if cutoff is None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tandem.operations.machine import committing, execution, startup, transitions
+from tandem.operations.machine import phases, transitions
 from tandem.operations.machine.events import (
     AbandonedBefore,
     AbandonRefused,
@@ -59,57 +59,57 @@ def step(state: OperationState, event: Event) -> Transition:
         return state, ()
     match event:
         case Started():
-            return startup.started(state)
+            return phases.started(state)
         case TableRead():
-            return startup.table_read(state, event)
+            return phases.table_read(state, event)
         case EarlierFound():
-            return startup.earlier_found(state, event)
+            return phases.earlier_found(state, event)
         case CommitFound():
-            return startup.commit_found(state, event)
+            return phases.commit_found(state, event)
         case AttemptAdopted():
-            return startup.attempt_adopted(state, event)
+            return phases.attempt_adopted(state, event)
         case AdoptionRefused():
-            return startup.adoption_refused(state, event)
+            return phases.adoption_refused(state, event)
         case PrerequisiteFound():
             # Then plan on what it has committed. Locks of an earlier plan were released for it.
             log = replace(state.log, batches=max(state.log.batches, event.batches))
             return do(replace(state, locks=LockState(), log=log), Point.READ_TABLE)
         case PlanMade():
-            return execution.plan_made(state, event)
+            return phases.plan_made(state, event)
         case ClaimLost():
-            return execution.claim_lost(state)
+            return phases.claim_lost(state)
         case LocksGranted():
-            return execution.locks_granted(state, event)
+            return phases.locks_granted(state, event)
         case LocksWaiting():
-            return execution.locks_waiting(state, event)
+            return phases.locks_waiting(state, event)
         case StartRefused():
-            return execution.start_refused(state, event)
+            return phases.start_refused(state, event)
         case JobRunning():
-            return execution.job_running(state, event)
+            return phases.job_running(state, event)
         case JobLost():
-            return execution.job_lost(state, event)
+            return phases.job_lost(state, event)
         case YieldRequired():
-            return execution.yield_required(state, event)
+            return phases.yield_required(state, event)
         case RoundDone():
-            return execution.round_done(state, event)
+            return phases.round_done(state, event)
         case Decided():
-            return committing.decided(state, event)
+            return phases.decided(state, event)
         case CommitRefused():
-            return committing.commit_refused(state, event)
+            return phases.commit_refused(state, event)
         case CommitPut():
-            return committing.commit_put(state, event)
+            return phases.commit_put(state, event)
         case CommitLost():
-            return committing.commit_lost(state)
+            return phases.commit_lost(state)
         case CommitUnknown():
-            return committing.commit_unknown(state)
+            return phases.commit_unknown(state)
         case AbandonRefused():
-            return committing.abandon_refused(state, event)
+            return phases.abandon_refused(state, event)
         case AbandonedBefore():
-            return committing.abandoned_before(state)
+            return phases.abandoned_before(state)
         case EndedBeforeStart():
-            return committing.ended_before_start(state)
+            return phases.ended_before_start(state)
         case RecordedBefore():
-            return committing.recorded_before(state, event)
+            return phases.recorded_before(state, event)
         case EffectFailed():
             return transitions.failed(state, event)
         case StopRequest():
@@ -142,7 +142,7 @@ def _done(state: OperationState, event: EffectDone) -> Transition:
         state = replace(state, phase=Phase.RUNNING, refusal=None)
         return do(state, Point.POLL_JOB, delay_ms=delay_ms)
     if event.point is Point.RELEASE_LOCKS:
-        return execution.refused_released(state)
+        return phases.refused_released(state)
     if event.point is Point.PERSIST_PLAN:
         state = replace(state, attempt=replace(state.attempt, persisted=True))
         if state.attempt.without_job:

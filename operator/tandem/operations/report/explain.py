@@ -31,7 +31,7 @@ from tandem.text import clean, counted, human_bytes, listed, quoted
 from tandem.timeline.segments import segment_name
 
 if TYPE_CHECKING:
-    from tandem.reconcile.attempts import RoundHistory
+    from tandem.reconcile.conflicts import RoundHistory
 
 
 # How an operation reconciled with other commits, as short sentences: `result.summary`. Pure.

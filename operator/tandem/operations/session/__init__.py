@@ -4,7 +4,6 @@ The only package that commits. Does not depend on the kinds of operations.
 
     session         holds the state, performs one effect at a time
     performer       one method per effect
-    error_events    what an exception of an effect means to the machine
     options         lock mode, maintenance, and the hook around effects
     committer       commits an attempt, or its abandonment
     commit_actions  from a change set to the actions of a commit

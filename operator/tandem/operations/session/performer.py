@@ -32,7 +32,7 @@ from tandem.locks.rules import (
     Waiting,
     wanted_by,
 )
-from tandem.operations.attempt import cutoffs, garbage, paths, records
+from tandem.operations.attempt import garbage, paths, records
 from tandem.operations.attempt.records import AttemptRecord, OperationRecord, ResultRecord
 from tandem.operations.machine.events import (
     AbandonedBefore,
@@ -60,6 +60,7 @@ from tandem.operations.machine.events import (
     Verdict,
     YieldCause,
     YieldRequired,
+    failure_of,
 )
 from tandem.operations.machine.state import OperationState
 from tandem.operations.model import CommitContent, Decision, Identity, Kind, Table, Work
@@ -67,7 +68,6 @@ from tandem.operations.ports import AttemptKey, Ports
 from tandem.operations.report.explain import Explainer
 from tandem.operations.session import carry_out, commit_actions, job_control, recovery
 from tandem.operations.session.committer import Committer
-from tandem.operations.session.error_events import failure_of
 from tandem.operations.session.options import Interceptor, PerformerOptions, passthrough
 from tandem.spec.common import Operation
 from tandem.storage.store import side_by_side
@@ -341,7 +341,7 @@ class Performer:
         if planned is not None and planned.fixes_cutoff:
             # After the locks were granted: not before the commit of their last holder.
             newest = self._table.log.update(self.work.snapshot)
-            cutoffs.fix(self._store, self._id, effect.attempt, newest)
+            records.fix_cutoff(self._store, self._id, effect.attempt, newest)
         job_control.persist(self.work, effect.attempt)
         return EffectDone(effect.point)
 

@@ -21,12 +21,12 @@ from tandem.operations.machine.events import (
     PrerequisiteFound,
     Started,
     StopRequest,
+    failure_of,
 )
 from tandem.operations.machine.state import Limits, OperationState, PartOfWork, Request
 from tandem.operations.machine.step import step
 from tandem.operations.model import Identity
 from tandem.operations.ports import Clock
-from tandem.operations.session.error_events import failure_of
 from tandem.operations.session.performer import Performer
 from tandem.spec.common import Operation
 from tandem.spec.status import Phase

@@ -19,10 +19,9 @@ from tandem.delta.actions import Action, Metadata
 from tandem.delta.budget import UNLIMITED, TableBudget
 from tandem.delta.datafiles.bloom_filters import required_filters
 from tandem.delta.log.commit import commit_info
-from tandem.delta.log.delta_log import DeltaLog
+from tandem.delta.log.delta_log import ENABLEMENT_TIMESTAMP, ENABLEMENT_VERSION, DeltaLog
 from tandem.delta.log.files import SCHEMA
 from tandem.delta.log.snapshot import Snapshot
-from tandem.delta.log.timetravel import ENABLEMENT_TIMESTAMP, ENABLEMENT_VERSION
 from tandem.delta.properties import flag
 from tandem.delta.schema import parse, to_delta_json
 from tandem.errors import (

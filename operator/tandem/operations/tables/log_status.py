@@ -16,7 +16,7 @@ from tandem.spec.status import LogStatus, NextLogAction, TableStatus
 from tandem.spec.table import LakeTable
 
 if TYPE_CHECKING:
-    from tandem.mergelog.state.instants import LogFacts
+    from tandem.mergelog.state.versions import LogFacts
     from tandem.planning.auto.facts import AutoCompactionDecision
 
 

@@ -8,7 +8,6 @@ Pure: the input is facts and a time, the output a decision.
     log                the decision about log compactions and merges of its log
     table_facts        what the decision asks of a table, from the list of its segments
     indexed_table      the same, kept from version to version
-    uncompacted        how much of each time chunk is not laid out yet
     facts              its facts and results
     child_compactions  the operations that they create
     schedule_times     when a schedule fires, and when a window is open

@@ -17,8 +17,12 @@ import pyarrow as pa
 from tandem.delta.log import files as files_
 from tandem.intervals import ALWAYS, NEVER, IntervalSet, TimeInterval
 from tandem.planning.auto.child_compactions import TableId
-from tandem.planning.auto.table_facts import MinorRuns, TableFacts
-from tandem.planning.auto.uncompacted import UncompactedChunk, uncompacted_chunks
+from tandem.planning.auto.table_facts import (
+    MinorRuns,
+    TableFacts,
+    UncompactedChunk,
+    uncompacted_chunks,
+)
 from tandem.planning.compaction import why_no_minor
 from tandem.planning.minor import minor_runs
 from tandem.planning.plans import CompactionRequest

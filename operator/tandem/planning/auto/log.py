@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tandem.mergelog.runs import small_runs
-from tandem.mergelog.state.instants import LogFacts
+from tandem.mergelog.state.versions import LogFacts
 from tandem.planning.auto.child_compactions import (
     LOG_COMPACTION_LINE,
     LOG_LINES,

@@ -21,9 +21,8 @@ from tandem.delta.datafiles.conform import all_nullable
 from tandem.delta.datafiles.reader import TableFormat, arrow_schema
 from tandem.delta.scan import check_rows, named_columns
 from tandem.errors import TableReplaced
-from tandem.mergelog.access import open_log
 from tandem.mergelog.rows.winners import WinnerPasses
-from tandem.mergelog.view import FilePart, MergedView, Share
+from tandem.mergelog.view import FilePart, MergedView, Share, open_log
 from tandem.pruning.selection import Selection
 from tandem.spark.connector.filters import all_of, conditions, on_columns
 from tandem.spark.runtime.input_splits import InputSplit, TaskSplits, task_splits

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import (
 
 from tandem.delta.scan import check_rows, named_columns
 from tandem.errors import InvalidSpec
-from tandem.mergelog.access import open_log, open_view
+from tandem.mergelog.view import open_log, open_view
 from tandem.spark.connector.options import read_options, write_options
 from tandem.spark.connector.reader import ViewReader, ViewVersion
 from tandem.spark.connector.writer import BatchWriter, StreamWriter

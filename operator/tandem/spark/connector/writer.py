@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tandem.errors import InvalidSpec
-from tandem.mergelog.access import open_log
+from tandem.mergelog.view import open_log
 from tandem.mergelog.writer import LogWriter, Upload, Uploaded
 from tandem.spark.connector.options import WriteOptions
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tandem.errors import InvalidSpec, Reason, TandemError
 from tandem.jobs.formats import APPS, Format
-from tandem.jobs.pool.formats import PoolConfig, PooledEnd, PooledJob
+from tandem.jobs.pool import PoolConfig, PooledEnd, PooledJob
 from tandem.spark.runtime import session
 from tandem.spark.runtime.control import Control, open_job, recorded, say
 

@@ -7,10 +7,8 @@ evaluated here, too. `compile_…` returns None for everything else, and its res
 
     expression  expressions
     kernels     operators and functions
-    patterns    LIKE and RLIKE
     rows        rows and their columns
     statement   update and delete
-    join        the join of a merge
     merge       merge
 """
 
@@ -20,8 +18,7 @@ from tandem.exports import exports
 
 if TYPE_CHECKING:
     from tandem.statements.local.expression import LocalExpression, compile_expression
-    from tandem.statements.local.join import RowPairs
-    from tandem.statements.local.merge import LocalClause, LocalMerge, compile_merge
+    from tandem.statements.local.merge import LocalClause, LocalMerge, RowPairs, compile_merge
     from tandem.statements.local.rows import LocalRows, NeedsSpark
     from tandem.statements.local.statement import LocalStatement, StatementResult, compile_statement
 
@@ -44,7 +41,7 @@ __getattr__ = exports(
     {
         "LocalExpression": "expression",
         "compile_expression": "expression",
-        "RowPairs": "join",
+        "RowPairs": "merge",
         "LocalClause": "merge",
         "LocalMerge": "merge",
         "compile_merge": "merge",

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tandem.statements import coercion, tree
-from tandem.statements.local import kernels, patterns
+from tandem.statements.local import kernels
 from tandem.statements.local.kernels import Value, constant, constant_as, function_of
 from tandem.statements.local.rows import LocalRows, NeedsSpark, arrow_type
 from tandem.statements.tree import Expr
@@ -258,7 +258,7 @@ class _Compiler:
     def match(self, node: tree.Match) -> Step:
         need(node.op == "LIKE")
         value = self.converted(node.value, STRING)
-        test = patterns.like(node.pattern, node.escape)
+        test = kernels.like(node.pattern, node.escape)
         return _negated(lambda rows: test(value(rows)), node.negated)
 
     def case(self, node: tree.Case) -> Step:

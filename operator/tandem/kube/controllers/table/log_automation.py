@@ -22,7 +22,7 @@ from tandem.kube.controllers.table.children import Children, seconds_until
 from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.tables.context import TableContext
 from tandem.mergelog import upkeep
-from tandem.mergelog.state.instants import LogFacts
+from tandem.mergelog.state.versions import LogFacts
 from tandem.operations.tables.log_status import is_automatic, log_status, next_log_action
 from tandem.planning.auto.child_compactions import LOG_LINES, TableId
 from tandem.planning.auto.facts import AutoCompactionDecision
