@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "operator" / "tandem"
 
@@ -53,3 +55,34 @@ def test_the_picture_shows_the_imports_of_the_code() -> None:
     for part, names in imports.items():
         assert names <= below(arrows, part), part
         assert arrows[part] <= names, part
+
+
+def named_in_tables() -> list[tuple[str, str, str]]:
+    """(row, files, names) of the tables that tell where to look."""
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    rows = [line.strip("|").split("|") for line in page.splitlines() if line.startswith("|")]
+    return [
+        (row[-3].strip(), row[-2], row[-1])
+        for row in rows
+        if row[-1].strip() not in ("name", "functions, in order", "---")
+    ]
+
+
+@pytest.mark.parametrize(("row", "files", "names"), named_in_tables())
+def test_a_table_names_what_is_there(row: str, files: str, names: str) -> None:
+    defined: set[str] = set()
+    for file in re.findall(r"`([^`]+)`", files):
+        for node in ast.walk(ast.parse((PACKAGE / file).read_text())):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                defined.add(node.name)
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                defined.add(node.target.id)
+    wanted = re.findall(r"`([^`]+)`", names)
+    assert wanted, row
+    assert set(wanted) <= defined, f"{row}: {set(wanted) - defined}"
+
+
+def test_every_path_on_the_page_is_there() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    for path in set(re.findall(r"`([a-z][\w./]*(?:\.py|/))`", page)):
+        assert (PACKAGE / path).exists() or (ROOT / path).exists(), path
