@@ -40,7 +40,7 @@ from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.scan import check_rows
 from tandem.errors import DataFileMissing, LogGap, ObjectNotFound, VersionNotFound
-from tandem.operations.kinds.table.commit_history import PublishedRowMaps, VectorCache
+from tandem.operations.kinds.commit_history import PublishedRowMaps, VectorCache
 from tandem.rowmap.positions import span
 from tandem.storage import open_store
 from tandem.storage.local import LocalStore

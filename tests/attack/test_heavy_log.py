@@ -24,7 +24,7 @@ from tandem.delta.log.checkpoint_write import SCHEMA
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.stats import MOST_BYTES, num_records, num_records_of
 from tandem.errors import CorruptDeletionVector, CorruptLog, TooLarge
-from tandem.operations.kinds.table.commit_history import VectorCache
+from tandem.operations.kinds.commit_history import VectorCache
 from tandem.operations.machine.events import Effect, EffectFailed, Point, failure_of
 from tandem.storage import open_store
 

@@ -10,7 +10,7 @@ _MAPS = (Check.RULES, Check.EDITS)
 _CARRY = "operations/session/carry_out.py"
 _KEPT = "operations/rounds/edits.py"
 _WANTED = "spark/jobs/edits.py"
-_HEIRS = "operations/kinds/table/heirs.py"
+_HEIRS = "operations/kinds/heirs.py"
 _PUBLISHED = "reconcile/published.py"
 _REWRITE = "reconcile/rewrite.py"
 

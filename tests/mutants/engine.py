@@ -215,7 +215,7 @@ ENGINE = (
     Mutant(
         "gap-without-files",
         "statements: a gap changed whatever differs around it",
-        "operations/kinds/table/commit_history.py",
+        "operations/kinds/commit_history.py",
         "lost = gap(available, self._differing(version, after.snapshot))",
         "lost = gap(available, frozenset())",
         (Check.SIMULATOR, Check.ENGINE),

@@ -163,7 +163,7 @@ REPLACES = (
     Mutant(
         "replace-hint-forgets-earlier-masks",
         "the hint of masked intervals; D58",
-        "operations/kinds/table/row_scope.py",
+        "operations/kinds/row_scope.py",
         "format_masked(known | intervals, ",
         "format_masked(intervals, ",
         _REAL,

@@ -12,7 +12,7 @@ from support.jobs.quick_jobs import QuickJobs
 from support.lake.faults import Call
 from tandem.delta.actions import AddFile
 from tandem.delta.log.snapshot import Snapshot
-from tandem.operations.kinds.table.commit_history import SnapshotView, VectorCache
+from tandem.operations.kinds.commit_history import SnapshotView, VectorCache
 from tandem.operations.machine.events import Effect, Event, Point
 from tandem.spec.status import Phase
 

@@ -25,8 +25,8 @@ from tandem.delta.datafiles.reader import TableFormat
 from tandem.delta.schema import Field, PrimitiveType, StructType
 from tandem.errors import DataFileMissing
 from tandem.jobs.formats import InputFile
-from tandem.operations.kinds.table import heirs
-from tandem.operations.kinds.table.heirs import (
+from tandem.operations.kinds import heirs
+from tandem.operations.kinds.heirs import (
     HeirSearch,
     aligned,
     matched,

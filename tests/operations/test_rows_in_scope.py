@@ -21,7 +21,7 @@ from tandem.jobs.formats import InputFile, ReplaceJob, RowScope
 from tandem.jobs.results import JobResult
 from tandem.operations.attempt.records import PlanRecord
 from tandem.operations.kinds.replace import rows_of_round
-from tandem.operations.kinds.table.row_scope import ScopedRows
+from tandem.operations.kinds.row_scope import ScopedRows
 from tandem.operations.model import Identity, Table, Work
 from tandem.pruning.scope import TimeScope
 from tandem.rowmap.positions import to_bitmap

@@ -30,7 +30,7 @@ from tandem.delta.actions import (
 from tandem.delta.datafiles.rowgroups.edited import EditedFile
 from tandem.delta.datafiles.writer import WrittenFile
 from tandem.jobs.formats import InputFile
-from tandem.operations.kinds.table.heirs import HeirSearch
+from tandem.operations.kinds.heirs import HeirSearch
 from tandem.operations.model import CommitContent, Work
 from tandem.operations.rounds.edits import Edits
 from tandem.operations.session import carry_out

@@ -11,7 +11,7 @@ from pyroaring import BitMap64
 from reconcile.attempt import Attempt, carry, put
 from reconcile.world import Entry, Row, Rows, Serial, Working, World
 from tandem.delta.actions import AddFile
-from tandem.operations.kinds.table.job_files import changes_of
+from tandem.operations.kinds.job_files import changes_of
 from tandem.operations.model import CommitContent, OutputFileChange
 from tandem.reconcile.model import ChangeKind
 from tandem.reconcile.outcomes import StatementConflict

@@ -17,7 +17,7 @@ from reconcile.obvious import Place
 from reconcile.world import Entry, Row, Serial, View, Working, World
 from tandem.delta.actions import AddFile
 from tandem.jobs.formats import InputFile
-from tandem.operations.kinds.table.job_files import changes_of, input_file
+from tandem.operations.kinds.job_files import changes_of, input_file
 from tandem.operations.model import CommitContent, OutputFileChange
 from tandem.reconcile import rewrite as rule
 from tandem.reconcile.model import ChangeKind

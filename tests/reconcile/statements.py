@@ -16,7 +16,7 @@ from reconcile.attempt import Attempt, carry, put
 from reconcile.world import Entry, Rows, Serial, Working, World
 from tandem.delta.actions import AddFile
 from tandem.jobs.formats import InputFile
-from tandem.operations.kinds.table.job_files import changes_of
+from tandem.operations.kinds.job_files import changes_of
 from tandem.operations.model import CommitContent, OutputFileChange
 from tandem.reconcile import statement as rule
 from tandem.reconcile.matches import KEPT, FileMatches, InsertFile, RoundResult, matched_sources

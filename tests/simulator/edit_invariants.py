@@ -22,7 +22,7 @@ from tandem.delta.actions import Commit
 from tandem.jobs.formats import JobSpec, RewriteJob
 from tandem.jobs.results import JobResult
 from tandem.operations.attempt import paths
-from tandem.operations.kinds.table.commit_history import PublishedRowMaps
+from tandem.operations.kinds.commit_history import PublishedRowMaps
 from tandem.reconcile.classify import classify
 from tandem.reconcile.model import ChangeKind
 from tandem.rowmap import binary_format

@@ -9,7 +9,7 @@ import pytest
 from simulator.history import History
 from simulator.invariants import Violation
 from tandem.operations.kinds.log_merge import LogMergeKind
-from tandem.operations.kinds.table.prerequisite_merge import StatementLog
+from tandem.operations.kinds.prerequisite_merge import StatementLog
 from tandem.operations.model import CommitContent, Work
 
 SEEDS = 40

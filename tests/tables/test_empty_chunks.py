@@ -12,7 +12,7 @@ from support.lake.timed import Hours, TimedLake, day, hours, interval, moment
 from support.some import EVERY_CASE
 from tables.replaced import ALIGNED, DAY_2, S1, made
 from tandem.locks.store import InProcessLocks
-from tandem.operations.kinds.table import row_scope
+from tandem.operations.kinds import row_scope
 from tandem.operations.machine.events import Point
 from tandem.spec.resources import Operation
 from tandem.spec.status import OperationStatus, Phase

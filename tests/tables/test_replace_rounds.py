@@ -19,7 +19,7 @@ from tables.replaced import DAY_2, REST, S1, SR, made
 from tandem.delta.scan import scan
 from tandem.locks.store import InProcessLocks
 from tandem.operations.execute import ExecutionOptions, open_session
-from tandem.operations.kinds.table.row_scope import ScopedRows
+from tandem.operations.kinds.row_scope import ScopedRows
 from tandem.operations.machine.events import Point
 from tandem.operations.rounds.arrow import ArrowRounds
 from tandem.operations.rounds.port import NoSmallRounds, SmallRounds

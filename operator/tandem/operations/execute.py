@@ -11,7 +11,7 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.mergelog.state.log_table import MergeLog
 from tandem.operations.attempt import garbage
 from tandem.operations.kinds.batches import batch_of
-from tandem.operations.kinds.table.time_column import ChunkWrites
+from tandem.operations.kinds.time_column import ChunkWrites
 from tandem.operations.machine.state import Limits, OperationState
 from tandem.operations.model import Identity, Table
 from tandem.operations.ports import Ports

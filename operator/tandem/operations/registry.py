@@ -122,7 +122,7 @@ def left_before(
 
         return left_batch(resource, table, identity, snapshot)
     if isinstance(resource, TableUpdate) and resource.log_use is LogUse.MERGES_IT_FIRST:
-        from tandem.operations.kinds.table.prerequisite_merge import left_merge
+        from tandem.operations.kinds.prerequisite_merge import left_merge
 
         return left_merge(resource, table, identity, snapshot)
     return None

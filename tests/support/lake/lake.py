@@ -38,7 +38,7 @@ from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.scan import scan
 from tandem.locks.store import InProcessLocks
 from tandem.operations.execute import ExecutionOptions, finish, open_session
-from tandem.operations.kinds.table.time_column import time_column
+from tandem.operations.kinds.time_column import time_column
 from tandem.operations.machine.events import Point
 from tandem.operations.model import Table
 from tandem.operations.ports import Ports, ProcessId, SystemClock, SystemProcesses

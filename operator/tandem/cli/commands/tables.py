@@ -80,7 +80,7 @@ class Target:
 
     def time_column(self, snapshot: Snapshot) -> TimeColumn | None:
         """The table's time column, as planning uses it."""
-        from tandem.operations.kinds.table.time_column import time_column
+        from tandem.operations.kinds.time_column import time_column
 
         return time_column(self.table, snapshot)
 

@@ -119,7 +119,7 @@ def _window(options: TimelineOptions) -> TimeInterval:
 
 def _time_column(table: Target, snapshot: Snapshot, options: TimelineOptions) -> TimeColumn | None:
     """The column of the options, or else of the LakeTable."""
-    from tandem.operations.kinds.table.time_column import find_time_column
+    from tandem.operations.kinds.time_column import find_time_column
     from tandem.spec.table import Granularity
 
     granularity = None if options.granularity is None else _granularity(options.granularity)

@@ -11,10 +11,19 @@ Makes plans, jobs and change sets; never performs an effect and never commits.
     upsert           `TableUpdate`: upsert and deleteKeys; `TableIngest` on a merge-on-read table
     log_compaction   `LogCompaction`
     log_merge        `TableCompaction` of type `LogMerge`
-    rewrite          what rewrites share
-    row_level        what updates, deletes and merges share
-    statement_rounds which rows of a statement are evaluated next, and where
-    statement_rounds  the progress of a statement, and what its commit changes
-    batches          a compaction that is committed in batches
-    table            package: the table as kinds see it
+
+What several kinds share:
+
+    rewrite             rewrites: compactions, segment rewrites, log merges
+    row_level           updates, deletes and merges
+    statement_rounds    which rows of a statement are evaluated next, and what its commit changes
+    batches             a compaction that is committed in batches
+    prerequisite_merge  the log merge that has to end before a statement plans
+    job_files           from live files to job inputs, from job outputs to `add` actions
+    commit_history      what was committed since a version
+    heirs               files that hold what is left of inputs that are gone
+    table_changes       schema and protocol changes in between
+    sources             sources: their columns, and the version of a Delta table
+    row_scope           the rows of files that a replace concerns
+    time_column         the table's time column in its files
 """

@@ -32,15 +32,15 @@ from tandem.operations.kinds.batches import (
     runs_at,
     runs_of,
 )
+from tandem.operations.kinds.job_files import described, require_inside, root_tags
 from tandem.operations.kinds.rewrite import (
     RewriteKind,
     locks_described,
     past_segments,
     published,
 )
-from tandem.operations.kinds.table.job_files import described, require_inside, root_tags
-from tandem.operations.kinds.table.table_changes import require_vectors_or_edits
-from tandem.operations.kinds.table.time_column import time_borders, time_column, times_of
+from tandem.operations.kinds.table_changes import require_vectors_or_edits
+from tandem.operations.kinds.time_column import time_borders, time_column, times_of
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, Planned, Work
 from tandem.operations.report.explain import of_rewrite_edits

@@ -22,8 +22,8 @@ from tandem.mergelog.state.log_table import (
 )
 from tandem.mergelog.state.versions import Block, BlockLogState, tags_of
 from tandem.operations.attempt import garbage
-from tandem.operations.kinds.table.job_files import output_add
-from tandem.operations.kinds.table.table_changes import verdict_of_table
+from tandem.operations.kinds.job_files import output_add
+from tandem.operations.kinds.table_changes import verdict_of_table
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, OutputFileChange, Planned, Work
 from tandem.spec.log_compaction import LogCompaction, Strategy

@@ -47,15 +47,15 @@ from tandem.mergelog.state.log_table import (
 )
 from tandem.mergelog.state.versions import MERGED, BlockLogState, in_order
 from tandem.operations.attempt.records import read_sidecar
-from tandem.operations.kinds.table.commit_history import SnapshotView, VectorCache
-from tandem.operations.kinds.table.job_files import (
+from tandem.operations.kinds.commit_history import SnapshotView, VectorCache
+from tandem.operations.kinds.job_files import (
     new_segment,
     numbers_at,
     output_add,
     require_inside,
 )
-from tandem.operations.kinds.table.prerequisite_merge import log_as_of, may_hide_rows
-from tandem.operations.kinds.table.table_changes import (
+from tandem.operations.kinds.prerequisite_merge import log_as_of, may_hide_rows
+from tandem.operations.kinds.table_changes import (
     MOST_LOST_EDITS,
     planned_edits,
     require_vectors_or_edits,

@@ -12,8 +12,8 @@ from tandem.delta.actions import Metadata
 from tandem.delta.log.snapshot import Snapshot
 from tandem.jobs.formats import InputFile, MergeClause, MergeJob
 from tandem.operations.kinds.row_level import RowLevelKind
+from tandem.operations.kinds.sources import columns_of
 from tandem.operations.kinds.statement_rounds import CommitDescription
-from tandem.operations.kinds.table.sources import columns_of
 from tandem.operations.model import Work
 from tandem.operations.rounds.source_copy import SourceCopy, newest_copy
 from tandem.pruning.selection import Keys, Selection

@@ -31,8 +31,8 @@ from tandem.jobs.formats import InputFile, ReplaceJob, RoundRequest, RowScope
 from tandem.locks.rules import NOTHING, WHOLE_TABLE, LockResources, named_or_within, within
 from tandem.mergelog.state.log_table import MergeLog
 from tandem.operations.attempt import records
-from tandem.operations.kinds.table.commit_history import CommitHistory, SnapshotView, VectorCache
-from tandem.operations.kinds.table.job_files import (
+from tandem.operations.kinds.commit_history import CommitHistory, SnapshotView, VectorCache
+from tandem.operations.kinds.job_files import (
     changes_of,
     input_file,
     matches_of,
@@ -41,7 +41,7 @@ from tandem.operations.kinds.table.job_files import (
     output_add,
     require_inside,
 )
-from tandem.operations.kinds.table.row_scope import (
+from tandem.operations.kinds.row_scope import (
     EmptyChunks,
     ScopedRows,
     files_in_scope,
@@ -51,13 +51,13 @@ from tandem.operations.kinds.table.row_scope import (
     time_scope,
     with_mask,
 )
-from tandem.operations.kinds.table.sources import check_loaded, check_source, version_of_source
-from tandem.operations.kinds.table.table_changes import (
+from tandem.operations.kinds.sources import check_loaded, check_source, version_of_source
+from tandem.operations.kinds.table_changes import (
     MOST_LOST_EDITS,
     planned_edits,
     verdict_of_table,
 )
-from tandem.operations.kinds.table.time_column import (
+from tandem.operations.kinds.time_column import (
     adopted,
     borders_of_load,
     shared_files,

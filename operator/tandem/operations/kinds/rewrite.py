@@ -27,11 +27,11 @@ from tandem.jobs.runner import SMALL_BYTES
 from tandem.locks.rules import LockResources, Mode, named
 from tandem.operations.attempt import paths
 from tandem.operations.attempt.records import read_sidecar
-from tandem.operations.kinds.table.commit_history import CommitHistory, SnapshotView, VectorCache
-from tandem.operations.kinds.table.heirs import HeirSearch, read_rows
-from tandem.operations.kinds.table.job_files import changes_of, input_file, output_add
-from tandem.operations.kinds.table.table_changes import verdict_of_table
-from tandem.operations.kinds.table.time_column import adopted
+from tandem.operations.kinds.commit_history import CommitHistory, SnapshotView, VectorCache
+from tandem.operations.kinds.heirs import HeirSearch, read_rows
+from tandem.operations.kinds.job_files import changes_of, input_file, output_add
+from tandem.operations.kinds.table_changes import verdict_of_table
+from tandem.operations.kinds.time_column import adopted
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, OutputFileChange, Planned, Work
 from tandem.operations.session.carry_out import edits_of
@@ -413,7 +413,7 @@ def _in_store(copied: int) -> tuple[str, ...]:
 
 def _with_hint(file: OutputFileChange, job: RewriteJob) -> OutputFileChange:
     """A file that was cut, with the intervals that it has lost as a hint for later plans."""
-    from tandem.operations.kinds.table.row_scope import with_mask  # of cuts only
+    from tandem.operations.kinds.row_scope import with_mask  # of cuts only
 
     return with_mask(file, IntervalSet(TimeInterval(*each) for each in job.take or ()))
 

@@ -23,6 +23,9 @@ from tandem.intervals import EVERYWHERE
 from tandem.jobs.formats import InputFile, MergeJob, StatementJob
 from tandem.locks.rules import NOTHING, WHOLE_TABLE, LockResources, named_or_within
 from tandem.operations.attempt import paths
+from tandem.operations.kinds.commit_history import CommitHistory, VectorCache
+from tandem.operations.kinds.job_files import input_file, require_inside
+from tandem.operations.kinds.prerequisite_merge import StatementLog
 from tandem.operations.kinds.statement_rounds import (
     CommitDescription,
     S,
@@ -33,15 +36,12 @@ from tandem.operations.kinds.statement_rounds import (
     change_set_by_edits,
     result_of_round,
 )
-from tandem.operations.kinds.table.commit_history import CommitHistory, VectorCache
-from tandem.operations.kinds.table.job_files import input_file, require_inside
-from tandem.operations.kinds.table.prerequisite_merge import StatementLog
-from tandem.operations.kinds.table.table_changes import (
+from tandem.operations.kinds.table_changes import (
     planned_edits,
     require_vectors_or_edits,
     verdict_of_table,
 )
-from tandem.operations.kinds.table.time_column import adopted, time_of_locks, times_of_files
+from tandem.operations.kinds.time_column import adopted, time_of_locks, times_of_files
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, Planned, Work
 from tandem.pruning.selection import Selection

@@ -16,9 +16,9 @@ from tandem.jobs.formats import JobBin, JobLayout, RewriteJob
 from tandem.jobs.results import OutputFile
 from tandem.locks import rules as locks_
 from tandem.operations.attempt import paths
+from tandem.operations.kinds.job_files import require_inside
 from tandem.operations.kinds.rewrite import RewriteKind, locks_described, past_segments, published
-from tandem.operations.kinds.table.job_files import require_inside
-from tandem.operations.kinds.table.time_column import time_of_locks, times_of
+from tandem.operations.kinds.time_column import time_of_locks, times_of
 from tandem.operations.model import CommitContent, Planned, Work
 from tandem.planning.layout import checked_columns
 from tandem.planning.segment_rewrite import (

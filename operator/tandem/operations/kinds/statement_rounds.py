@@ -17,8 +17,8 @@ from tandem.delta.log import files as files_
 from tandem.delta.log.snapshot import Snapshot
 from tandem.jobs.formats import InputFile, MergeJob, RoundRequest, StatementJob
 from tandem.jobs.results import OutputFile
-from tandem.operations.kinds.table.commit_history import CommitHistory, SnapshotView
-from tandem.operations.kinds.table.job_files import (
+from tandem.operations.kinds.commit_history import CommitHistory, SnapshotView
+from tandem.operations.kinds.job_files import (
     FileChanges,
     changes_of,
     input_file,

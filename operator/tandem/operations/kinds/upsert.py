@@ -28,9 +28,9 @@ from tandem.mergelog.state.log_table import (
     settings_of,
 )
 from tandem.mergelog.state.versions import Block, BlockLogState, tags_of
-from tandem.operations.kinds.table.job_files import output_add
-from tandem.operations.kinds.table.sources import check_loaded, check_source, version_of_source
-from tandem.operations.kinds.table.table_changes import (
+from tandem.operations.kinds.job_files import output_add
+from tandem.operations.kinds.sources import check_loaded, check_source, version_of_source
+from tandem.operations.kinds.table_changes import (
     require_vectors_or_edits,
     verdict_of_table,
 )

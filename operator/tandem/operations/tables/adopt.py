@@ -37,8 +37,8 @@ from tandem.errors import (
 )
 from tandem.mergelog.create import ensure_log
 from tandem.mergelog.state.log_table import LogSettings, MergeLog, new_log
-from tandem.operations.kinds.table.table_changes import require_vectors_or_edits
-from tandem.operations.kinds.table.time_column import time_column
+from tandem.operations.kinds.table_changes import require_vectors_or_edits
+from tandem.operations.kinds.time_column import time_column
 from tandem.operations.model import Table
 from tandem.operations.ports import Clock, Nonces
 from tandem.operations.report.status import rfc3339

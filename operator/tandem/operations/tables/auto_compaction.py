@@ -9,7 +9,7 @@ from dataclasses import replace
 from tandem.delta import protocol
 from tandem.delta.log import files as files_
 from tandem.delta.log.snapshot import Snapshot
-from tandem.operations.kinds.table.time_column import time_column
+from tandem.operations.kinds.time_column import time_column
 from tandem.planning.auto import retention
 from tandem.planning.auto.child_compactions import TableId
 from tandem.planning.auto.decide import decide

@@ -25,7 +25,7 @@ from tandem.delta.stats import num_records_of
 from tandem.errors import CorruptLog, CountMismatch, InvalidSpec
 from tandem.intervals import ALWAYS, IntervalSet, TimeInterval
 from tandem.jobs.formats import RowScope
-from tandem.operations.kinds.table.time_column import time_column
+from tandem.operations.kinds.time_column import time_column
 from tandem.operations.model import OutputFileChange
 from tandem.pruning.scope import Coverage, TimeScope, Values, parts_in_scope, timed_bounds
 from tandem.rowmap.positions import to_array, to_bitmap

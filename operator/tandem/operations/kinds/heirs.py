@@ -22,8 +22,8 @@ from tandem.delta.datafiles.reader import TableFormat, arrow_schema
 from tandem.distinct import IntArray, number_rows
 from tandem.errors import DataFileMissing
 from tandem.jobs.formats import InputFile
-from tandem.operations.kinds.table.commit_history import CommitHistory, SnapshotView
-from tandem.operations.kinds.table.job_files import input_file
+from tandem.operations.kinds.commit_history import CommitHistory, SnapshotView
+from tandem.operations.kinds.job_files import input_file
 from tandem.reconcile.model import ChangeKind, RowMapLike
 from tandem.reconcile.rewrite import Heir, HeirRows
 from tandem.rowmap.positions import Positions, span, to_array, to_bitmap

@@ -21,8 +21,8 @@ from tandem.jobs.formats import InputFile, RewriteJob
 from tandem.jobs.results import JobResult, OutputFile
 from tandem.operations.attempt import paths as files
 from tandem.operations.attempt.records import read_sidecar
-from tandem.operations.kinds.table.commit_history import SnapshotView
-from tandem.operations.kinds.table.time_column import time_column
+from tandem.operations.kinds.commit_history import SnapshotView
+from tandem.operations.kinds.time_column import time_column
 from tandem.operations.model import OutputFileChange, Table, Work
 from tandem.planning.adjacency import Adjacency, beside
 from tandem.reconcile.outcomes import FileDeletes
