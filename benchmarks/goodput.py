@@ -39,6 +39,7 @@ from benchmarks.harness import (
     progress,
     start_child,
     timed,
+    without_folder,
 )
 
 FILES_PER_GROUP = 20
@@ -217,7 +218,8 @@ def delete_with_deltalake(folder: str, rows: int, files: int, writer: int) -> di
             table.delete(f"grp = {group} and id = {victim}")
         except DeltaError as error:
             table.update_incremental()
-            lost.append({"read": read, "until": table.version(), "why": str(error)[:200]})
+            why = without_folder(str(error), arena.folder)[:200]
+            lost.append({"read": read, "until": table.version(), "why": why})
         else:
             deleted.append(victim)
     return {"deleted": deleted, "lost": lost}
@@ -430,7 +432,7 @@ def contest(one: Contest, setting: Setting, source: Path, folder: Path) -> dict[
         "seconds": compacted["ended"] - began,
         "compactions": {k: kinds[k] for k in ("ok", "superseded", "aborted")},
         "compaction_seconds": [s for _, s in compacted["outcomes"]],
-        "failures": [_anonymous(why, folder)[:300] for why in compacted["failures"][:5]],
+        "failures": [without_folder(why, folder)[:300] for why in compacted["failures"][:5]],
         "deletes_ok": len(deleted),
         "deletes_aborted": len(lost),
         "aborted_by_compaction": _met_compaction(arena.table, lost),
@@ -439,11 +441,6 @@ def contest(one: Contest, setting: Setting, source: Path, folder: Path) -> dict[
         "files_left": _files_left(arena.table, compacted["groups"]),
         **_verdict(arena.table, expected),
     }
-
-
-def _anonymous(text: str, folder: Path) -> str:
-    """The text without paths of this machine."""
-    return text.replace(str(folder), "…")
 
 
 def _met_compaction(root: Path, lost: list[dict[str, Any]]) -> int:

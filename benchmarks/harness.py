@@ -95,6 +95,11 @@ def progress(text: str) -> None:
     sys.stderr.write(f"  {time.strftime('%H:%M:%S')} {text}\n")
 
 
+def without_folder(text: str, folder: Path) -> str:
+    """The text without a path of this machine, for results that are kept."""
+    return text.replace(str(folder), "…")
+
+
 def timed(work: Callable[..., Any], *arguments: Any, **named: Any) -> tuple[float, Any]:
     """(seconds, the result of `work`)."""
     started = time.perf_counter()

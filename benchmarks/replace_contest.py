@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from benchmarks.engine import Engine
 from benchmarks.goodput import PATIENCE_S, Arena
-from benchmarks.harness import WrongResult, await_child, start_child
+from benchmarks.harness import WrongResult, await_child, start_child, without_folder
 
 APPENDERS = 2
 APPENDED, SOURCE_ROWS, BASE_FILES = 100, 2_000, 20
@@ -79,7 +79,7 @@ def append(folder: str, writer: int) -> dict[str, Any]:
             batch = rows(first, APPENDED, OF_APPENDERS)
             write_deltalake(arena.table.as_uri(), batch, mode="append")
         except DeltaError as error:
-            aborted.append(str(error)[:200])
+            aborted.append(without_folder(str(error), arena.folder)[:200])
         done += 1
         time.sleep(PAUSE_S)
     return {"appends": done - len(aborted), "aborted": aborted}
@@ -236,7 +236,7 @@ def contest(engine: str, folder: Path, seconds: float) -> dict[str, Any]:
         "appends": sum(each["appends"] for each in found.values()),
         "appends_aborted": sum(len(each["aborted"]) for each in found.values()),
         "why_appends": sorted({why for each in found.values() for why in each["aborted"]})[:5],
-        "why": sorted({why[:160] for why in outcomes if why != "ok"})[:5],
+        "why": sorted({without_folder(why, folder)[:160] for why in outcomes if why != "ok"})[:5],
     }
 
 
