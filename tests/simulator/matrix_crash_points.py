@@ -1,5 +1,5 @@
 """`make matrix`: every kind of operation at every point, with every fault; whatever others do
-meanwhile, with one fault at each point, in turn (decision 0199; `TANDEM_EVERY_CASE`: with all).
+meanwhile, with one fault at each point, in turn (decision 0157; `TANDEM_EVERY_CASE`: with all).
 
 `test_crash_points.py` has the part of it that `make test` can afford.
 """

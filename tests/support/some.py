@@ -40,7 +40,7 @@ def in_turn(cases: Sequence[T], number: int, every: int = 2) -> list[T]:
 
 def few(count: int, most: int) -> int:
     """A number of generated cases: `count`; with `TANDEM_EVERY_CASE` eight times as many, at most
-    `most` (decision 0202). Each run generates others."""
+    `most` (decision 0157). Each run generates others."""
     return min(_TIMES * count, most) if every_case() else count
 
 
