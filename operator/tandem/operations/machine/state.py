@@ -1,7 +1,7 @@
 """The state of one operation: everything that `step` depends on, in groups.
 
 Small and serializable. It is never reused after a crash: a restart begins with `Started` and
-rebuilds it from the log and the files under `_tandem` (docs/decisions/0030, 0111).
+rebuilds it from the log and the files under `_tandem` (docs/decisions/0030).
 """
 
 from __future__ import annotations
