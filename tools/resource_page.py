@@ -51,10 +51,6 @@ quotes: names of segments (`"0.1"`, `"7"`), columns of these names (`set: {"no":
 `options` (`header: "true"`) and cron expressions that begin with a star (`"*/5 * * * *"`).
 `1Gi`, `4h`, `01:00`, `2013-02` and `0 3 * * *` need no quotes. Neither does the `on` of a merge:
 the API server accepts the key `true` that kubectl makes of it.
-
-**Fields that are not implemented yet** are admitted, so that a file need not change later:
-`tandem run` refuses them before it starts any operation, and the operator reports them in the
-conditions.
 """
 
 

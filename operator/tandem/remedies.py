@@ -33,7 +33,7 @@ MEANING: Final[Mapping[Reason, str]] = {
     Reason.DRY_RUN: "Planned only, since `spec.dryRun` is true.",
     Reason.NOTHING_TO_DO: "Nothing matched, so nothing was committed.",
     Reason.SUPERSEDED: "Other commits have replaced its inputs; nothing was committed.",
-    Reason.INVALID_SPEC: "A field is invalid, contradictory or not implemented yet.",
+    Reason.INVALID_SPEC: "A field is invalid, or contradicts another.",
     Reason.INVALID_STATEMENT: "`where` or `set` is not a valid expression.",
     Reason.REFERENCE_NOT_FOUND: "There is no object of the given name.",
     Reason.LOCATION_NOT_ALLOWED: "A path leads out of the table's root, or a location is not one "
