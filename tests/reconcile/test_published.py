@@ -287,6 +287,44 @@ def test_a_row_that_an_heir_keeps_is_not_taken_though_its_output_is_not_publishe
     assert not found.forward("e", BitMap64([0]))
 
 
+def test_rows_that_an_heir_has_in_another_order_are_mapped_one_by_one() -> None:
+    """The output has the rows in the order of the input, the heir in another one."""
+    builder = RowMapBuilder(IDENTITY)
+    builder.add_input("i", 3)
+    builder.add_run("i", 0, 3, "o")
+    row_map = builder.build()
+    heir = Heir("f", (HeirRows("i", np.arange(3), np.array([2, 0, 1])),), BitMap64())
+    view = View({"f": FileState("f", 3, BitMap64())})
+    inputs = [RewriteInput("i", BitMap64(), 3)]
+    decision = rewrite(inputs, view, row_map, deletion_vectors=False, heirs=[heir])
+    committed = CommittedRewrite(row_map, decision, view)
+    found = published_map(IDENTITY, {"o": [OutputPiece("o")]}, [], committed)
+    assert len(found.runs) == 2
+    for row, position in enumerate((1, 2, 0)):
+        assert found.backward("o", BitMap64([row])) == {"f": BitMap64([position])}
+
+
+@pytest.mark.parametrize("most_runs", [published._MOST_RUNS, 0])
+def test_each_of_two_heirs_has_its_own_rows_of_an_input(most_runs: int) -> None:
+    """The first has row 0 at the position that row 1 had: a row is looked up by its origin."""
+    builder = RowMapBuilder(IDENTITY)
+    builder.add_input("i", 3)
+    builder.add_run("i", 0, 3, "o")
+    row_map = builder.build()
+    heirs = [
+        Heir("f", (HeirRows("i", np.arange(2), np.array([2, 0])),), BitMap64()),
+        Heir("g", (HeirRows("i", np.arange(1), np.array([1])),), BitMap64()),
+    ]
+    view = View({"f": FileState("f", 2, BitMap64()), "g": FileState("g", 1, BitMap64())})
+    inputs = [RewriteInput("i", BitMap64(), 3)]
+    decision = rewrite(inputs, view, row_map, deletion_vectors=False, heirs=heirs)
+    committed = CommittedRewrite(row_map, decision, view)
+    with mock.patch.object(published, "_MOST_RUNS", most_runs):
+        found = published_map(IDENTITY, {"o": [OutputPiece("o")]}, [], committed)
+    for row, at in enumerate((("f", 1), ("g", 0), ("f", 0))):
+        assert found.backward("o", BitMap64([row])) == {at[0]: BitMap64([at[1]])}
+
+
 def test_a_file_in_order_is_described_by_runs_however_it_was_edited() -> None:
     """Also with an heir, and where an edited output became two files: a few numbers."""
     builder = RowMapBuilder(IDENTITY)
