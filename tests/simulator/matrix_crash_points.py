@@ -60,15 +60,18 @@ def test_C6_crash_anywhere_while_jobs_live_on(
 
 
 def restart_strikes(kind: str, first: Passage, lives: bool) -> Iterator[tuple[Passage, Fault]]:
-    """Every third passage of the restart, others after each first crash; points that only restarts
-    reach, with every fault."""
-    faults = tuple(Fault)
+    """Every ninth passage of the restart, others after each first crash, and each point that only
+    restarts reach; with one of the faults, in turn."""
     begun = passages(kind, Beside.NOTHING).index(first)
+    faults = tuple(Fault)
     for number, passage in enumerate(restart_passages(kind, first, jobs_live_on=lives)):
+        turn = number // 9 + begun // 9
         if passage[0] in RESTART_ONLY:
-            yield from ((passage, fault) for fault in faults)
-        elif every_case() or number % 3 == begun % 3:
-            yield passage, faults[(number // 3 + begun // 3) % len(faults)]
+            turn = number + begun
+        elif not every_case() and number % 9 != begun % 9:
+            continue
+        for fault in in_turn(faults, turn, every=len(faults)):
+            yield passage, fault
 
 
 @pytest.mark.parametrize("lives", [False, True], ids=["jobs die", "jobs live on"])
