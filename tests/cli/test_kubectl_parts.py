@@ -23,7 +23,7 @@ from tandem.cli.kubectl.queries import operator
 from tandem.errors import AccessDenied, InvalidSpec, Reason
 from tandem.kube.client.api import ApiError, Forbidden, NotFound, ResourcePath, Unavailable
 from tandem.kube.client.credentials import Login
-from tandem.kube.client.kinds import path
+from tandem.kube.client.resources import path
 from tandem.kube.tables.status import remembered_since, table_locks
 from tandem.locks.rules import EntryState, LockEntry, LockRequest, Mode, named
 from tandem.remedies import MEANING, REMEDY, remedy, remedy_here

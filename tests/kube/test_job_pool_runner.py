@@ -19,7 +19,7 @@ from tandem.jobs.pool.records import PoolRecord, post, report_begun, report_end
 from tandem.jobs.pool.rules import LEFT_S, OVERDUE_S, PoolRules
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
 from tandem.kube.client.api import ApiError, Invalid, NotFound
-from tandem.kube.controllers.operation.spark_jobs import ApplicationCache
+from tandem.kube.controllers.spark_jobs import ApplicationCache
 from tandem.kube.job_pool import pools as pools_module
 from tandem.kube.job_pool import runner as runner_module
 from tandem.kube.job_pool.config_maps import ConfigMaps

@@ -26,7 +26,7 @@ from tandem.jobs.pool.rules import PoolRules
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster
-    from tandem.kube.runtime.settings import OperatorSettings
+    from tandem.kube.runtime.context import OperatorSettings
 
 Json = dict[str, Any]
 KIND = "TableCompaction"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tandem.kube.controllers.operation.status_writer import LONGEST_LIST, truncated_status
+from tandem.kube.controllers.status_writer import LONGEST_LIST, truncated_status
 from tandem.spec.status import OperationResult, OperationStatus, Phase, Plan, Reconciled
 
 

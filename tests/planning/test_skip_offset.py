@@ -17,7 +17,7 @@ from tandem.planning.compaction import plan_compaction
 from tandem.planning.plans import CompactionPlan, CompactionRequest
 from tandem.planning.skip_offset import skipped_files
 from tandem.spec.compaction import CompactionTemplate, CompactionType, TableCompaction
-from tandem.spec.identity import spec_hash
+from tandem.spec.resources import spec_hash
 from tandem.spec.table import Granularity
 from tandem.timeline.chunks import TimeColumn
 from tandem.timeline.segments import Segment

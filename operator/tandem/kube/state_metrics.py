@@ -18,8 +18,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from tandem.errors import Reason
-from tandem.kube.client.kinds import Body, status_of
-from tandem.kube.client.resource_cache import CachedResource
+from tandem.kube.client.resources import Body, CachedResource, status_of
 from tandem.kube.job_pool.pools import JobPools
 from tandem.kube.metrics import families as families
 from tandem.kube.metrics.families import Family

@@ -15,7 +15,7 @@ from tandem.errors import InvalidSpec
 
 if TYPE_CHECKING:
     from tandem.jobs.pool.rules import PoolRules
-    from tandem.kube.runtime.settings import OperatorSettings
+    from tandem.kube.runtime.context import OperatorSettings
     from tandem.locks.etcd.store import EtcdSettings
 
 
@@ -87,7 +87,7 @@ def etcd_settings(
 
 def table_memory(text: str) -> int:
     """Bytes that reading one table may take; "" for the default. Raises: InvalidSpec."""
-    from tandem.kube.runtime.table_memory import default_table_memory
+    from tandem.kube.runtime.memory import default_table_memory
     from tandem.spec.fields import parse_quantity
 
     if not text:
@@ -144,7 +144,8 @@ def run(settings: OperatorSettings) -> Exit:
 
     import structlog
 
-    from tandem.kube.operator import ApiServerRestored, LeadershipLost
+    from tandem.kube.kopf_loop import LeadershipLost
+    from tandem.kube.runtime.leader import ApiServerRestored
 
     try:
         asyncio.run(_run(settings))

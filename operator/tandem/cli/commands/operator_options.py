@@ -286,8 +286,8 @@ def operator(
             password=os.environ.get("TANDEM_ETCD_PASSWORD", ""),
             password_file=etcd_password_file,
         )
-        from tandem.kube.runtime.job_slots import JobLimits
-        from tandem.kube.runtime.settings import OperatorSettings
+        from tandem.kube.runtime.context import OperatorSettings
+        from tandem.kube.runtime.slots import JobLimits
         from tandem.kube.tables.location_policy import LocationPolicy
         from tandem.spark.application.manifest import ApplicationSettings
 

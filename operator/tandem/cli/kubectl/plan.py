@@ -25,7 +25,7 @@ from tandem.cli.kubectl.read_commands import now_ms
 from tandem.cli.output import Output, print_data
 from tandem.errors import InvalidSpec, ReferenceNotFound, TandemError
 from tandem.json_types import Json
-from tandem.kube.client.kinds import TABLE_KIND, path, spec_of, status_of
+from tandem.kube.client.resources import TABLE_KIND, path, spec_of, status_of
 from tandem.locks.rules import MATRIX, Compatibility
 from tandem.remedies import remedy
 from tandem.spec import Operation, load_all

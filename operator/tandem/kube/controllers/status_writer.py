@@ -18,7 +18,7 @@ import structlog
 from tandem.errors import Reason
 from tandem.kube.client.api import Api, ApiError, Conflict, Invalid, NotFound, ResourcePath
 from tandem.kube.client.events import traceback_of
-from tandem.kube.client.kinds import Body, key_of, path, status_of, uid_of, version_of
+from tandem.kube.client.resources import Body, key_of, path, status_of, uid_of, version_of
 from tandem.kube.runtime.context import OperatorContext
 
 # Keeps a status small, and such that the API server returns it unchanged: an object in a cluster
@@ -77,7 +77,7 @@ def _cut(value: Any) -> Any:
     return value
 
 
-_log = structlog.get_logger("tandem.kube.controllers.operation.status_writer")
+_log = structlog.get_logger("tandem.kube.controllers.status_writer")
 _PASSING = frozenset({Reason.PENDING, Reason.PLANNED})
 _LONGEST_MESSAGE = 4096
 _LONGEST_PAUSE_S = 60.0

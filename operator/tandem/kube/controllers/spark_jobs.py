@@ -45,7 +45,7 @@ from tandem.turns import waiting
 
 T = TypeVar("T")
 
-_log = structlog.get_logger("tandem.kube.controllers.operation.spark_jobs")
+_log = structlog.get_logger("tandem.kube.controllers.spark_jobs")
 CALL_S = 180.0
 """Longer than a call's own time limit, so that a waiting thread always gets an answer."""
 STOP_S = 60.0

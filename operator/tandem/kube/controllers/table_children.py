@@ -17,10 +17,17 @@ import structlog
 
 from tandem.intervals import NEVER
 from tandem.kube.client.api import ApiError, Conflict, NotFound
-from tandem.kube.client.kinds import TABLE_KIND, Body, is_deleting, path, spec_of, status_of
-from tandem.kube.client.resource_cache import CachedResource
-from tandem.kube.runtime.automatic_slots import RENEW_S
+from tandem.kube.client.resources import (
+    TABLE_KIND,
+    Body,
+    CachedResource,
+    is_deleting,
+    path,
+    spec_of,
+    status_of,
+)
 from tandem.kube.runtime.context import OperatorContext
+from tandem.kube.runtime.slots import RENEW_S
 from tandem.planning.auto.child_compactions import ChildCompaction, chunks_in
 from tandem.planning.auto.facts import AutoCompactionDecision, AutoCompactionWait, ChildState
 from tandem.spec.compaction import TableCompaction
@@ -35,7 +42,7 @@ from tandem.spec.labels import (
 from tandem.spec.resources import API_VERSION
 from tandem.spec.table import LakeTable
 
-_log = structlog.get_logger("tandem.kube.controllers.table.children")
+_log = structlog.get_logger("tandem.kube.controllers.table_children")
 
 _LOOK_AGAIN_S: Final = 1.0
 """When to look again while children that exist are not in the cache yet."""

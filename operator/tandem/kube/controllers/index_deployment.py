@@ -32,7 +32,7 @@ from tandem.jobs.formats import INDEX_SERVER_APP
 from tandem.jobs.runner import JobRequest
 from tandem.json_types import Json
 from tandem.kube.client.api import Api, Conflict, Forbidden, NotFound, ResourcePath
-from tandem.kube.controllers.operation.spark_jobs import ApplicationCache
+from tandem.kube.controllers.spark_jobs import ApplicationCache
 from tandem.kube.runtime.context import OperatorContext
 from tandem.spark.application.port import (
     ApplicationBuilder,
@@ -159,7 +159,7 @@ def host(server: IndexServer) -> str:
     return f"{server.service_name}.{server.namespace}.svc"
 
 
-def endpoint(server: IndexServer) -> str:
+def service_endpoint(server: IndexServer) -> str:
     """Where it answers."""
     scheme = "grpc" if server.tls_secret is None else "grpc+tls"
     return f"{scheme}://{host(server)}:{PORT}"

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from tandem.errors import InvalidSpec, Reason, TandemError
 from tandem.index.server.config import MAX_TABLES, TableConfig
 from tandem.index.server.messages import CacheAnswer, HeldShard, HeldTable
-from tandem.kube.client.kinds import Body, is_deleting, status_of
+from tandem.kube.client.resources import Body, is_deleting, status_of
 from tandem.kube.tables.location_policy import LocationPolicy
 from tandem.kube.tables.status import LASTING
 from tandem.operations.report.status import rfc3339
 from tandem.spec.index import IndexServer, TableSelection
-from tandem.spec.loading.loader import parse
+from tandem.spec.loader import parse
 from tandem.spec.status import (
     Condition,
     ConditionStatus,
