@@ -477,9 +477,6 @@ class TableJobs(Model):
     pool: Pooling = Pooling.AUTO
     """`Auto`: small jobs go to a job pool, if the operator has pools. `Never`: each job has its own
     application."""
-    pooled_below: Bytes | None = None
-    """A job that reads as much or more has its own application. By default, and at most, the
-    operator's `--job-pool-below`."""
 
 
 class LakeTableSpec(Model):

@@ -14,7 +14,6 @@ from tandem.cli.errors import Exit
 from tandem.errors import InvalidSpec
 
 if TYPE_CHECKING:
-    from tandem.jobs.pool.rules import PoolRules
     from tandem.kube.runtime.context import OperatorSettings
     from tandem.locks.etcd.store import EtcdSettings
 
@@ -107,19 +106,6 @@ def table_memory(text: str) -> int:
             expected="at least 1Mi",
         )
     return size
-
-
-def job_pools(slots: int, below: str, idle_s: float) -> PoolRules:
-    """Which jobs are pooled. Raises: InvalidSpec."""
-    from tandem.jobs.pool.rules import PoolRules
-    from tandem.spec.fields import parse_quantity
-
-    try:
-        return PoolRules(slots=slots, below_bytes=parse_quantity(below), idle_s=idle_s)
-    except ValueError as error:
-        raise InvalidSpec(
-            str(error), resource="tandem operator", field="--job-pool-below", found=below
-        ) from error
 
 
 def template(file: Path | None) -> dict[str, Any] | None:

@@ -140,7 +140,6 @@ class OperatorSettings:
             "store_timeout_s": self.store_timeout_s,
             "table_memory": self.table_memory,
             "table_poll_s": self.table_poll_s,
-            "job_poll_ms": self.poll_ms,
             "finalizers": self.finalizers,
             "health": self.health,
             "table_metrics": self.table_metrics,
