@@ -357,7 +357,6 @@ def _lines(request: PlanRequest) -> list[tuple[str, str]]:
     output = "" if found.get("outputFiles") is None else _files(found["outputFiles"])
     if output and found.get("outputBytes") is not None:
         output += f", about {human_bytes(found['outputBytes'])}"
-    cost = found.get("costBytes")
     return [
         ("statement", plan_report.clause_by_clause(str(found.get("statement") or ""))),
         *plan_report.lines_of(request.kind, request.spec),
@@ -367,7 +366,6 @@ def _lines(request: PlanRequest) -> list[tuple[str, str]]:
         ("instants", _some(found.get("instants") or ())),
         ("writes", output),
         ("copies", str(found.get("copies") or "")),
-        ("cost", "" if cost is None else f"about {human_bytes(cost)} to read and write"),
         ("meets", "\n".join(_meets(conflict) for conflict in request.conflicts) or "nothing"),
     ]  # fmt: skip
 

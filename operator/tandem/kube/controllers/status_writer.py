@@ -20,6 +20,7 @@ from tandem.kube.client.api import Api, ApiError, Conflict, Invalid, NotFound, R
 from tandem.kube.client.events import traceback_of
 from tandem.kube.client.resources import Body, key_of, path, status_of, uid_of, version_of
 from tandem.kube.runtime.context import OperatorContext
+from tandem.spec.status import Plan, Reconciled
 
 # Keeps a status small, and such that the API server returns it unchanged: an object in a cluster
 # is sent to all of its watchers.
@@ -30,21 +31,20 @@ from tandem.kube.runtime.context import OperatorContext
 
 LONGEST_LIST = 40
 """A list holds at most so many names, and then the number of the others."""
-_OMITTED = ("steps", "locks")
-"""Fields of a plan: how its runs were found, and its locks, which repeat the segments."""
 _MOST = 2**63 - 1
 
 
 def truncated_status(status: Mapping[str, Any]) -> dict[str, Any]:
-    """`status` with lists of names cut, and without what repeats them. The writers of a table's
+    """`status` with lists of names cut, and without what is only recorded. The writers of a table's
     log choose names and numbers, so those are limited to what JSON and int64 can hold."""
     short = dict(status)
     if isinstance(plan := short.get("plan"), Mapping):
-        short["plan"] = {k: _cut(v) for k, v in plan.items() if k not in _OMITTED}
+        short["plan"] = {k: _cut(v) for k, v in plan.items() if k not in Plan.only_recorded}
     if isinstance(result := short.get("result"), Mapping):
         result = {key: _cut(value) for key, value in result.items()}
         if isinstance(reconciled := result.get("reconciled"), Mapping):
-            result["reconciled"] = {key: _cut(value) for key, value in reconciled.items()}
+            recorded = Reconciled.only_recorded
+            result["reconciled"] = {k: v for k, v in reconciled.items() if k not in recorded}
         short["result"] = result
     return {key: _representable(value) for key, value in short.items()}
 
@@ -70,10 +70,6 @@ def _representable(value: Any) -> Any:
 def _cut(value: Any) -> Any:
     if isinstance(value, list) and len(value) > LONGEST_LIST:
         return [*value[:LONGEST_LIST], f"… and {len(value) - LONGEST_LIST} more"]
-    if isinstance(value, Mapping) and len(value) > LONGEST_LIST:
-        # Segment → count: keep the largest.
-        largest = sorted(value, key=lambda key: (-value[key], key))[:LONGEST_LIST]
-        return {key: value[key] for key in largest}
     return value
 
 
