@@ -1,6 +1,5 @@
 """What is automatic on a table: compaction, the compaction and merge of its log, and drops of old
-rows. Each gathers facts, asks `tandem.planning`, and creates the operations that this decides
-on.
+rows. Each gathers facts, asks `tandem.planning`, and creates the operations that it decides on.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import structlog
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import TandemError
 from tandem.kube.client.resources import Body, CachedResource, status_of
-from tandem.kube.controllers.table_children import Children, seconds_until, time_ms
+from tandem.kube.controllers.table_children import Children, DecisionOutcome, seconds_until, time_ms
 from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.tables.context import AutoCompactionState, TableContext
 from tandem.mergelog import upkeep
@@ -47,10 +46,43 @@ from tandem.spec.status import (
 )
 from tandem.spec.table import AutomaticCompaction, LakeTable
 
-# Automatic compaction in a cluster: gathers facts, has a decision made, and carries it out.
-#
-# `tandem.planning.auto.decide` makes the decision. Nothing is planned unless the table's version,
-# its policy or its children have changed, or the time that the last decision named has come.
+
+@dataclass(slots=True)
+class _Memory:
+    """What is kept of one table between two calls. Nothing is planned unless the key has changed,
+    or the time that the last decision named has come.
+
+    Attributes:
+        children: the table's operations of this kind.
+        key, wake_ms, status: of the last decision: its input, until when it holds (Unix
+            milliseconds), and what it adds to the table's status.
+        wake: wakes the task that works on the table.
+    """
+
+    children: Children
+    wake: Callable[[], None]
+    status: dict[str, Any] = field(default_factory=dict)
+    key: tuple[object, ...] = ()
+    wake_ms: int | None = None
+
+    def is_due(self, now_ms: int) -> bool:
+        return self.wake_ms is not None and now_ms >= self.wake_ms
+
+    def decide_again(self) -> None:
+        """Although nothing of this table has changed."""
+        self.key = ()
+        self.wake()
+
+    async def carry_out(
+        self, decision: AutoCompactionDecision, resource: LakeTable, now_ms: int
+    ) -> tuple[AutoCompactionDecision, DecisionOutcome]:
+        """The decision with the time that follows from what became of it."""
+        done = await self.children.carry_out(decision, resource, now_ms, self.decide_again)
+        self.wake_ms = done.wake_ms
+        return replace(decision, next_ms=done.next_ms), done
+
+
+# Automatic compaction. `tandem.planning.auto.decide` makes the decision.
 
 
 _CALM_FACTOR = 10
@@ -61,31 +93,14 @@ _OTHER_LINES = LOG_LINES | {RETENTION_LINE}
 
 
 @dataclass(slots=True)
-class _CompactionMemory:
-    """What is kept of one table between two calls.
+class _CompactionMemory(_Memory):
+    """`since`: up to when each schedule has been dealt with. `calm_until_s`: until then, by the
+    loop's clock, a new version alone starts no planning. `state`: what the last decision waits
+    for."""
 
-    Attributes:
-        since: up to when each schedule has been dealt with.
-        children: the table's automatic compactions.
-        key, wake_ms, status, state: of the last decision: its input, until when it holds
-            (Unix milliseconds), and its result.
-        wake: wakes the task that works on the table.
-        calm_until_s: until then, by the loop's clock, a new version alone starts no planning.
-    """
-
-    since: dict[str, int]
-    children: Children
-    key: tuple[object, ...] = ()
+    since: dict[str, int] = field(default_factory=dict)
     calm_until_s: float = 0.0
-    wake_ms: int | None = None
-    status: dict[str, Any] = field(default_factory=dict)
     state: AutoCompactionState = field(default_factory=AutoCompactionState)
-    wake: Callable[[], None] = lambda: None
-
-    def decide_again(self) -> None:
-        """Although nothing of this table has changed."""
-        self.key = ()
-        self.wake()
 
 
 class AutoCompactionController:
@@ -116,7 +131,7 @@ class AutoCompactionController:
         now_ms = self._context.clock.now_ms()
         facts = memory.children.states(children, now_ms)
         key = (resource.spec, facts, snapshot.metadata.id, snapshot.version)
-        due = memory.wake_ms is not None and now_ms >= memory.wake_ms
+        due = memory.is_due(now_ms)
         calm_s = memory.calm_until_s - asyncio.get_running_loop().time()
         if calm_s > 0 and not due and key != memory.key and key[:2] == memory.key[:2]:
             return memory.status, calm_s
@@ -131,10 +146,9 @@ class AutoCompactionController:
         if memory is None:
             body = self._context.resource_cache.body(table.uid) or {}
             children = Children(self._context, table.uid, lambda line: line not in _OTHER_LINES)
-            memory = self._memories[table] = _CompactionMemory(remembered(body), children)
-            memory.wake = table.wake
-            if "nextCompaction" in status_of(body):
-                memory.status = {"nextCompaction": status_of(body)["nextCompaction"]}
+            shown = _shown(body, "nextCompaction")
+            memory = _CompactionMemory(children, table.wake, shown, since=remembered(body))
+            self._memories[table] = memory
         return memory
 
     async def _decide(
@@ -166,12 +180,15 @@ class AutoCompactionController:
             now_s = loop.time()
             memory.calm_until_s = now_s + min((now_s - begun_s) * _CALM_FACTOR, _CALM_MOST_S)
         memory.since = {state.line: state.since_ms for state in decision.schedules}
-        outcome = await memory.children.carry_out(decision, resource, now_ms, memory.decide_again)
-        memory.wake_ms = outcome.wake_ms
-        decision = replace(decision, next_ms=outcome.next_ms)
+        decision, outcome = await memory.carry_out(decision, resource, now_ms)
         found = next_compaction(decision, outcome.why, chunks=policy.chunks is not None)
         memory.status = _next_compaction(found)
         memory.state = AutoCompactionState(outcome.hold, decision.next_ms, found.chunks_due)
+
+
+def _shown(body: Body, name: str) -> dict[str, Any]:
+    """What a LakeTable's status has of that name."""
+    return {name: status_of(body)[name]} if name in status_of(body) else {}
 
 
 def remembered(body: Body) -> dict[str, int]:
@@ -190,11 +207,9 @@ def _next_compaction(found: NextCompaction) -> dict[str, Any]:
     return {"nextCompaction": found.manifest()}
 
 
-# The log of a merge-on-read table in a cluster: starts log compactions and merges by the policy,
-# and keeps the base version that the log records fresh.
-#
-# `tandem.planning.auto.log` makes the decision. Nothing is planned unless the log, the policy or
-# the operations have changed, or the time that the last decision named has come.
+# The log of a merge-on-read table: log compactions and merges by the policy, which
+# `tandem.planning.auto.log` decides on, and the base version that the log records, which is kept
+# fresh.
 
 
 _log = structlog.get_logger("tandem.kube.controllers.automation")
@@ -205,19 +220,10 @@ _RECORD_AGAIN_MS = 60_000
 
 
 @dataclass(slots=True)
-class _LogMemory:
-    """What is kept of one table between two calls.
+class _LogMemory(_Memory):
+    """`next`: the last decision. `record_ms`: not before then is the base version recorded
+    again."""
 
-    Attributes:
-        children: its automatic log compactions and merges.
-        key, wake_ms, next: of the last decision: its input, until when it holds (Unix
-            milliseconds), and its result.
-        record_ms: not before then is the base version recorded again.
-    """
-
-    children: Children
-    key: tuple[object, ...] = ()
-    wake_ms: int | None = None
     next: NextLogAction | None = None
     record_ms: int = 0
 
@@ -257,7 +263,7 @@ class LogAutomation:
         memory = self._memories.get(table)
         if memory is None:
             children = Children(self._context, table.uid, LOG_LINES.__contains__, _KINDS)
-            memory = self._memories[table] = _LogMemory(children)
+            memory = self._memories[table] = _LogMemory(children, table.wake)
             body = self._context.resource_cache.body(table.uid) or {}
             known = (status_of(body).get("log") or {}).get("next")
             memory.next = NextLogAction.model_validate(known) if known else None
@@ -306,8 +312,7 @@ class LogAutomation:
         states = memory.children.states(operations, now_ms)
         others = tuple(self._others(memory, operations))
         key = (policy, facts, states, others)
-        due = memory.wake_ms is not None and now_ms >= memory.wake_ms
-        if due or key != memory.key:
+        if memory.is_due(now_ms) or key != memory.key:
             id_ = TableId(resource.name, table.uid)
 
             def plan() -> AutoCompactionDecision:
@@ -315,14 +320,8 @@ class LogAutomation:
 
             decision = await self._context.threads(resource.namespace, resource.name, plan)
             memory.key = key
-
-            def again() -> None:
-                memory.key = ()
-                table.wake()
-
-            done = await memory.children.carry_out(decision, resource, now_ms, again)
-            memory.wake_ms = done.wake_ms
-            memory.next = next_log_action(replace(decision, next_ms=done.next_ms), done.why)
+            decision, done = await memory.carry_out(decision, resource, now_ms)
+            memory.next = next_log_action(decision, done.why)
         return seconds_until(memory.wake_ms, now_ms)
 
     def _others(self, memory: _LogMemory, operations: Iterable[CachedResource]) -> Iterable[str]:
@@ -335,26 +334,8 @@ class LogAutomation:
                 yield each.display
 
 
-# `retention.rows` in a cluster: drops whole time chunks that ended long enough ago.
-#
-# `tandem.planning.auto.retention` makes the decision. Nothing is planned unless the table's
-# version, its spec or its drops have changed, or the time that the last decision named has come.
-
-
-@dataclass(slots=True)
-class _DropMemory:
-    """What is kept of one table between two calls.
-
-    Attributes:
-        children: its automatic drops.
-        key, wake_ms, status: of the last decision: its input, until when it holds (Unix
-            milliseconds), and its result.
-    """
-
-    children: Children
-    key: tuple[object, ...] = ()
-    wake_ms: int | None = None
-    status: dict[str, Any] = field(default_factory=dict)
+# `retention.rows`: drops of whole time chunks that ended long enough ago.
+# `tandem.planning.auto.retention` makes the decision.
 
 
 class RowRetention:
@@ -362,7 +343,7 @@ class RowRetention:
 
     def __init__(self, context: OperatorContext) -> None:
         self._context = context
-        self._memories: WeakKeyDictionary[TableContext, _DropMemory] = WeakKeyDictionary()
+        self._memories: WeakKeyDictionary[TableContext, _Memory] = WeakKeyDictionary()
 
     async def __call__(
         self, table: TableContext, children: Sequence[CachedResource]
@@ -381,7 +362,7 @@ class RowRetention:
         now_ms = self._context.clock.now_ms()
         facts = memory.children.states(children, now_ms)
         key = (resource.spec, facts, snapshot.metadata.id, snapshot.version)
-        if key == memory.key and (memory.wake_ms is None or now_ms < memory.wake_ms):
+        if key == memory.key and not memory.is_due(now_ms):
             return memory.status, seconds_until(memory.wake_ms, now_ms)
 
         def plan() -> AutoCompactionDecision:
@@ -394,20 +375,18 @@ class RowRetention:
         except TandemError as error:
             memory.status, memory.wake_ms = _next_drop(NextDrop(why=str(error))), None
             return memory.status, math.inf
-        done = await memory.children.carry_out(decision, resource, now_ms, table.wake)
-        memory.wake_ms = done.wake_ms
-        memory.status = _next_drop(next_drop(replace(decision, next_ms=done.next_ms), done.why))
+        decision, done = await memory.carry_out(decision, resource, now_ms)
+        memory.status = _next_drop(next_drop(decision, done.why))
         return memory.status, seconds_until(memory.wake_ms, now_ms)
 
-    def _memory(self, table: TableContext) -> _DropMemory:
+    def _memory(self, table: TableContext) -> _Memory:
         memory = self._memories.get(table)
         if memory is None:
             kinds = (TableReplace.kind_name,)
             children = Children(self._context, table.uid, RETENTION_LINE.__eq__, kinds)
-            memory = self._memories[table] = _DropMemory(children)
-            known = status_of(self._context.resource_cache.body(table.uid) or {})
-            if "nextDrop" in known:
-                memory.status = {"nextDrop": known["nextDrop"]}
+            body = self._context.resource_cache.body(table.uid) or {}
+            memory = _Memory(children, table.wake, _shown(body, "nextDrop"))
+            self._memories[table] = memory
         return memory
 
 
