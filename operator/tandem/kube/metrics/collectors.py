@@ -112,7 +112,7 @@ class Metrics:
         self.replayed = self._new(families.REPLAYED)
         self.masked = self._new(families.MASKED)
         self.evaluated = self._new(families.EVALUATED)
-        self.bins_dropped = self._new(families.BINS_DROPPED)
+        self.bins_contended = self._new(families.BINS_CONTENDED)
         self.late_rows_kept = self._new(families.LATE_ROWS_KEPT)
         self.files_added = self._new(families.FILES_ADDED)
         self.files_removed = self._new(families.FILES_REMOVED)
@@ -174,7 +174,7 @@ class Metrics:
         self.replayed.add(reconciled.deletes_remapped, kind)
         self.masked.add(reconciled.rows_masked, kind)
         self.evaluated.add(reconciled.rows_evaluated, kind)
-        self.bins_dropped.add(reconciled.bins_dropped, kind)
+        self.bins_contended.add(reconciled.bins_contended or 0, kind)
 
     def api_call(self, method: str, url: str, code: int, seconds: float) -> None:
         """Record one try of a call; `code` is 0 if there was no response."""
