@@ -208,14 +208,6 @@ def operator(
         float,
         option("--table-poll", "Seconds between two polls for commits of other writers.", min=0.1),
     ] = 10.0,
-    index_token: Annotated[
-        Path | None,
-        option(
-            "--index-token",
-            "File with a token of the operator's account with the audience tandem-index, to ask "
-            "index servers what they hold.",
-        ),
-    ] = None,
     no_finalizers: Annotated[
         bool,
         option(
@@ -299,7 +291,6 @@ def operator(
             election_id=election_id,
             health=health,
             table_metrics=table_metrics,
-            index_token=index_token,
             finalizers=not no_finalizers,
         )
         raise typer.Exit(operator.run(settings))

@@ -39,6 +39,12 @@ def version_of(body: Body) -> str:
     return str(body["metadata"]["resourceVersion"])
 
 
+def version_number(resource_version: str) -> int:
+    """A resource version as a number: of two objects, the one written later has the greater one.
+    Kubernetes guarantees that since 1.35 (KEP-5504); with etcd it always was so."""
+    return int(resource_version) if resource_version.isdecimal() else 0
+
+
 def generation_of(body: Body) -> int:
     return int(body["metadata"].get("generation", 1))
 
@@ -143,13 +149,6 @@ class CachedResource:
         return self.phase in ENDED and not self.active
 
 
-def resource_version_of(summary: CachedResource) -> int:
-    """The resource version as a number: of two objects, the one written later has the greater
-    one."""
-    version = summary.resource_version
-    return int(version) if version.isdecimal() else 0
-
-
 def summarize(body: Body) -> CachedResource:
     """The summary of an object as the API server returns it."""
     metadata, spec, status = body["metadata"], spec_of(body), status_of(body)
@@ -209,7 +208,7 @@ class ResourceCache:
         other = self.get(summary.key)
         if other is not None and other.uid != summary.uid:
             # The older of the two is gone, even if its deletion was not seen.
-            if resource_version_of(other) > resource_version_of(summary):
+            if version_number(other.resource_version) > version_number(summary.resource_version):
                 return summary
             self.remove(other.uid)
         self._forget(summary.uid)

@@ -11,6 +11,7 @@ import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import structlog
@@ -72,6 +73,8 @@ from tandem.spec.status import ServerExecutors
 
 
 DEADLINE_S = 2.0
+TOKEN_FILE: Final = Path("/var/run/secrets/tandem-index/token")
+"""A token of the operator's account with the audience tandem-index, where the chart mounts it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +165,7 @@ class Serving:
         if self._asked is not None and not self._is_due():
             return self._asked[1]
         loop, pool = asyncio.get_running_loop(), self._context.index_pool
-        token = await loop.run_in_executor(pool, _token, server, secrets, self._context)
+        token = await loop.run_in_executor(pool, _token, server, secrets)
         if token is None:
             asked = Asked(problem="the operator has no token to ask it with", asked=False)
         else:
@@ -181,9 +184,7 @@ def _of_job(status: JobStatus) -> State:
     return State(False, reason, status.message or "its driver has ended; it is started again")
 
 
-def _token(
-    server: IndexServer, secrets: Mapping[str, SecretState], context: OperatorContext
-) -> str | None:
+def _token(server: IndexServer, secrets: Mapping[str, SecretState]) -> str | None:
     """What the operator presents to the server; None if it has nothing."""
     mode = server.spec.access.mode
     if mode is AccessMode.PLAINTEXT:
@@ -191,9 +192,8 @@ def _token(
     if mode is AccessMode.SHARED_TOKEN:
         name = server.token_secret or ""
         return secrets[name].values.get("token", b"").decode(errors="replace").strip() or None
-    file = context.settings.index_token
     try:
-        return file.read_text().strip() if file is not None else None
+        return TOKEN_FILE.read_text().strip()
     except OSError:
         return None
 
@@ -314,7 +314,7 @@ class IndexServerController:
             self._report(State(False, Reason.INTERNAL_ERROR, message))
 
     async def _look(self) -> None:
-        server = parse({key: value for key, value in self._body.items() if key != "status"})
+        server = parse(self._body)
         assert isinstance(server, IndexServer)
         if server.spec.suspend:
             await self._deployment.remove(server)

@@ -103,7 +103,7 @@ def _config(server: IndexServer, candidate: Candidate, policy: LocationPolicy) -
         raise InvalidSpec(candidate.problem[1])
     if not candidate.adopted:
         raise InvalidSpec("it is not adopted yet")
-    table = parse({key: value for key, value in candidate.body.items() if key != "status"})
+    table = parse(candidate.body)
     assert isinstance(table, LakeTable)
     if table.spec.merge_on_read is not None or status_of(candidate.body).get("log") is not None:
         raise InvalidSpec("the index does not see the log of a merge-on-read table")

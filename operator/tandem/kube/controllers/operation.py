@@ -265,7 +265,7 @@ class OperationController:
     async def _turn(self) -> OperationStatus | None:
         """Take the next step; returns the terminal status once there is one."""
         try:
-            resource = parse({k: v for k, v in self._body.items() if k != "status"})
+            resource = parse(self._body)
             assert isinstance(resource, Operation)
         except InvalidSpec as error:
             return self._reporter.changed(Phase.FAILED, Reason.INVALID_SPEC, str(error))

@@ -114,7 +114,7 @@ async def table_for_cleaning(context: OperatorContext, resource: Operation) -> T
         return found.table
     try:
         body = await context.api.get(path(TABLE_KIND, namespace, name))
-        lake_table = parse({key: value for key, value in body.items() if key != "status"})
+        lake_table = parse(body)
         assert isinstance(lake_table, LakeTable)
         known = context.new_table(uid_of(body), namespace, name, adopted=True)
         return await known.open_only(lake_table)

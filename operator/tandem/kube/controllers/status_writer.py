@@ -18,7 +18,15 @@ import structlog
 from tandem.errors import Reason
 from tandem.kube.client.api import Api, ApiError, Conflict, Invalid, NotFound, ResourcePath
 from tandem.kube.client.events import traceback_of
-from tandem.kube.client.resources import Body, key_of, path, status_of, uid_of, version_of
+from tandem.kube.client.resources import (
+    Body,
+    key_of,
+    path,
+    status_of,
+    uid_of,
+    version_number,
+    version_of,
+)
 from tandem.kube.runtime.context import OperatorContext
 from tandem.spec.status import Plan, Reconciled
 
@@ -162,7 +170,7 @@ class StatusWriter:
     def observe(self, status: Mapping[str, Any], resource_version: str) -> None:
         """The object's status as a watch reports it. Ignored if we have written since. What another
         client has changed is written again."""
-        newer = _number(resource_version) > _number(self._version)
+        newer = version_number(resource_version) > version_number(self._version)
         if newer and not self._busy.locked():
             self._version = resource_version
             self._known = dict(status)
@@ -356,11 +364,6 @@ def changed_fields(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """The fields in which two statuses differ."""
     fields = [*old, *(key for key in new if key not in old)]
     return [key for key in fields if old.get(key) != new.get(key)]
-
-
-def _number(resource_version: str) -> int:
-    # Kubernetes guarantees since 1.35 that they are comparable; with etcd they always were.
-    return int(resource_version) if resource_version.isdecimal() else 0
 
 
 def _points(status: Mapping[str, Any]) -> list[tuple[str, str, str]]:

@@ -419,7 +419,7 @@ class TableController:
         if self._parsed is not None and self._parsed[0] is body:
             return self._parsed[1]
         try:
-            resource = parse({k: v for k, v in body.items() if k != "status"})
+            resource = parse(body)
         except InvalidSpec as error:
             self._table.refuse(Reason.INVALID_SPEC, str(error), generation_of(body))
             return None

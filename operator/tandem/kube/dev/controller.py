@@ -44,6 +44,7 @@ from tandem.kube.client.api import (
     Unavailable,
     follow,
 )
+from tandem.kube.client.resources import version_number, version_of
 from tandem.kube.dev.request import (
     InvalidApplication,
     endpoint_of,
@@ -130,7 +131,7 @@ class ApplicationController:
         self._folder: Path | None = None
         """The Secrets of an application that serves, as files."""
         self._slot = False
-        self._seen = _version(body)
+        self._seen = version_number(version_of(body))
         self._submitted: Json | None = None
 
     @property
@@ -142,8 +143,8 @@ class ApplicationController:
     def see(self, body: Json) -> None:
         """Take over the object of a watch event, which may be older than the response to our last
         write."""
-        self._seen = _version(body)
-        if self._seen >= _version(self._body):
+        self._seen = version_number(version_of(body))
+        if self._seen >= version_number(version_of(self._body)):
             self._body = body
         self._changed.set()
 
@@ -159,7 +160,7 @@ class ApplicationController:
             # Also when we are cancelled: no job must be left running.
             await asyncio.shield(self._end_job())
         # Our successor for this object must not take a late event of our writes for its state.
-        while self._seen < _version(self._body):
+        while self._seen < version_number(version_of(self._body)):
             await self._pause(None)
 
     async def _wait_for_deletion(self) -> None:
@@ -418,12 +419,6 @@ def exit_message(status: JobStatus) -> str:
     code, signal = _EXIT.search(status.message), _SIGNAL.search(status.message)
     number = int(code[1]) if code else 128 + int(signal[1]) if signal else 1
     return f"driver container failed with ExitCode: {number}, Reason: Error"
-
-
-def _version(body: Mapping[str, Any]) -> int:
-    """The resource version as a number: in practice it always grows (KEP-5504 guarantees it)."""
-    text = str(body["metadata"].get("resourceVersion", ""))
-    return int(text) if text.isdecimal() else 0
 
 
 def _immutable_spec(body: Mapping[str, Any]) -> Json:

@@ -74,8 +74,6 @@ class OperatorSettings:
         clean_s: how long after the start a table is first cleaned, times one to four.
         index_poll_s: how often an index server is asked what it holds.
         index_calm_s: how long the tables of one have to stay the same before it restarts for them.
-        index_token: the file with the operator's token for index servers; None: those with mode
-            ServiceAccount are not asked.
         status_s, progress_s: the least number of seconds between two writes of one status, and
             (status_s) between two rounds of a LakeTable's controller.
     """
@@ -104,7 +102,6 @@ class OperatorSettings:
     clean_s: float = 60.0
     index_poll_s: float = 15.0
     index_calm_s: float = 10.0
-    index_token: Path | None = None
     status_s: float = 1.0
     progress_s: float = 5.0
 
