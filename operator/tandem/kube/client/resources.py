@@ -59,6 +59,11 @@ def spec_of(body: Body) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
+def is_owned(body: Body, uid: str) -> bool:
+    """Whether the object of this uid owns it."""
+    return any(owner.get("uid") == uid for owner in body["metadata"].get("ownerReferences") or ())
+
+
 def retry_requested(body: Body) -> str:
     """The value of the annotation that has not been answered yet, or ""."""
     requested = (body["metadata"].get("annotations") or {}).get(RETRY_ANNOTATION, "")

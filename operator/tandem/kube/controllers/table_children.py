@@ -22,6 +22,7 @@ from tandem.kube.client.resources import (
     Body,
     CachedResource,
     is_deleting,
+    is_owned,
     path,
     spec_of,
     status_of,
@@ -138,7 +139,7 @@ class Children:
         return {
             item["metadata"]["name"]
             for item in found["items"]
-            if _is_owned(item, self._uid) and not is_deleting(item)
+            if is_owned(item, self._uid) and not is_deleting(item)
         }
 
     def states(self, cached: Iterable[CachedResource], now_ms: int) -> tuple[ChildState, ...]:
@@ -274,7 +275,7 @@ class Children:
             found = await self._context.api.get(path(child.kind, namespace, child.name))
         except ApiError:
             return True  # gone again, or not readable: the next decision will see
-        return _is_owned(found, self._uid)
+        return is_owned(found, self._uid)
 
     async def _delete(self, name: str, resource: LakeTable) -> None:
         """Delete a finished child unless it has changed since we saw it."""
@@ -346,10 +347,6 @@ def child_fact(summary: CachedResource, body: Body | None) -> ChildState:
         deleting=summary.deleting,
         kind=summary.kind,
     )
-
-
-def _is_owned(body: Body, uid: str) -> bool:
-    return any(o.get("uid") == uid for o in body["metadata"].get("ownerReferences") or ())
 
 
 def seconds_until(wake_ms: int | None, now_ms: int) -> float:
