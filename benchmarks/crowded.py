@@ -89,7 +89,7 @@ async def _create(
     kubeconfig: Path, kind: str, namespace: str, specs: list[dict[str, object]]
 ) -> None:
     from tandem.kube.client.api import Api
-    from tandem.kube.client.kinds import path
+    from tandem.kube.client.resources import path
 
     async with Api.from_kubeconfig(kubeconfig) as api:
         room = asyncio.Semaphore(AT_ONCE)
@@ -110,7 +110,7 @@ async def _create(
 async def _await_all(kubeconfig: Path, kind: str, namespace: str, count: int) -> None:
     """Until so many have succeeded. Raises: WrongResult."""
     from tandem.kube.client.api import Api
-    from tandem.kube.client.kinds import path
+    from tandem.kube.client.resources import path
 
     begun = time.perf_counter()
     async with Api.from_kubeconfig(kubeconfig) as api:

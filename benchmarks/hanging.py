@@ -28,7 +28,7 @@ from benchmarks.harness import (
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster
     from support.hanging_server import HangingServer
-    from tandem.kube.runtime.settings import OperatorSettings
+    from tandem.kube.runtime.context import OperatorSettings
 
 HANGING = {"toy": 4, "small": 40, "full": 200}
 HEALTHY = {"toy": 1, "small": 2, "full": 5}
@@ -49,7 +49,7 @@ def settings_of(
     kubeconfig: str, namespaces: Sequence[str], endpoint: str, prefix: str
 ) -> OperatorSettings:
     """Those of a new installation."""
-    from tandem.kube.runtime.settings import OperatorSettings
+    from tandem.kube.runtime.context import OperatorSettings
     from tandem.locks.etcd.store import EtcdSettings
 
     return OperatorSettings(

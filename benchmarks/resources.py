@@ -67,8 +67,8 @@ def with_tandem(kubeconfig: str, namespace: str, endpoint: str, prefix: str, fla
     _as_installed()
     from benchmarks.nothing_jobs import NothingJobs
     from tandem.kube.operator import run_operator
-    from tandem.kube.runtime.job_slots import JobLimits
-    from tandem.kube.runtime.settings import OperatorSettings
+    from tandem.kube.runtime.context import OperatorSettings
+    from tandem.kube.runtime.slots import JobLimits
     from tandem.locks.etcd.store import EtcdSettings
 
     jobs = NothingJobs()
@@ -96,7 +96,7 @@ def with_kopf(kubeconfig: str, namespace: str, statuses: int, events: int, flag:
 
     from tandem.kube.client.api import Api
     from tandem.kube.client.credentials import Credentials, login_handler
-    from tandem.kube.client.kinds import path
+    from tandem.kube.client.resources import path
     from tandem.spec.common import GROUP, VERSION, plural
 
     registry = kopf.OperatorRegistry()
@@ -149,8 +149,8 @@ def at_rest(kubeconfig: str, namespace: str, count: int) -> dict[str, float]:
     _as_installed()
     started = time.perf_counter()
     from tandem.kube import operator
-    from tandem.kube.client.resource_cache import ResourceCache
-    from tandem.kube.runtime.settings import OperatorSettings
+    from tandem.kube.client.resources import ResourceCache
+    from tandem.kube.runtime.context import OperatorSettings
 
     imported = resident_bytes()
     made: list[ResourceCache] = []
@@ -205,7 +205,7 @@ async def _until(flag: Path, stop: asyncio.Event, ready: asyncio.Event) -> float
 async def apply_and_wait(kubeconfig: Path, namespace: str, count: int, tables: int) -> float:
     """Seconds from the first apply until all have succeeded."""
     from tandem.kube.client.api import Api
-    from tandem.kube.client.kinds import path
+    from tandem.kube.client.resources import path
 
     async with Api.from_kubeconfig(kubeconfig) as api:
         room = asyncio.Semaphore(AT_ONCE)
@@ -328,7 +328,7 @@ def _ms(seconds: float) -> float:
 async def _fill(kubeconfig: Path, namespace: str, count: int) -> None:
     """Resources that ended long ago."""
     from tandem.kube.client.api import Api
-    from tandem.kube.client.kinds import path
+    from tandem.kube.client.resources import path
 
     status = json.loads(Path(__file__).with_name("ended_status.json").read_text())
     async with Api.from_kubeconfig(kubeconfig) as api:

@@ -147,7 +147,7 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
                    ("sum(rate(tandem_reconciled_deletes_total{$s}[$w]))", "deletes replayed"),
                    ("sum(rate(tandem_reconciled_rows_masked_total{$s}[$w]))", "rows masked"),
                    ("sum(rate(tandem_reconciled_rows_evaluated_total{$s}[$w]))", "rows evaluated"),
-                   ("sum(rate(tandem_reconciled_bins_dropped_total{$s}[$w]))", "bins dropped"),
+                   ("sum(rate(tandem_reconciled_bins_contended_total{$s}[$w]))", "bins contended"),
                    ("sum(rate(tandem_late_rows_kept_total{$s}[$w]))", "late rows kept")]),
             Panel("Conflicts and yields per day", "Operations and attempts that gave way.",
                   [("sum by (kind) (increase(tandem_operations_ended_total"

@@ -173,6 +173,8 @@ def _rows(
 ) -> Iterator[Row]:
     for name, field in described_fields(model).items():
         alias = field.alias or name
+        if alias not in schema["properties"]:
+            continue  # only recorded
         path, own = f"{prefix}.{alias}", schema["properties"][alias]
         inner_rows: list[Row] = []
         elsewhere = ""

@@ -28,8 +28,7 @@ from support.waiting import await_that
 from tandem.cli.commands.operator import LogFormat
 from tandem.errors import InvalidSpec, LocksUnavailable
 from tandem.jobs.runner import JobRequest
-from tandem.kube.client import json_depth
-from tandem.kube.client.api import ResourcePath
+from tandem.kube.client.api import CUT, MOST_LEVELS, ResourcePath, loads
 from tandem.locks import codec
 from tandem.locks.rules import EntryState, LockEntry, LockRequest, Mode, segment
 from tandem.operations.attempt import paths, records
@@ -129,20 +128,20 @@ def test_a_template_of_two_thousand_levels_blocks_no_other_operation(stage: Stag
 
 @pytest.mark.parametrize("levels", [1, 149, 150, 151, 990, 10_500])
 def test_json_of_any_depth_is_read(levels: int) -> None:
-    found: Any = json_depth.loads('{"b":[1],"a":' + nested(levels - 1) + "}")
+    found: Any = loads('{"b":[1],"a":' + nested(levels - 1) + "}")
     assert found["b"] == [1]
     seen = 0
     while isinstance(found, dict):
         found, seen = found["a"], seen + 1
-    most = json_depth.MOST_LEVELS
-    assert (seen, found) == ((levels, 1) if levels <= most else (most, json_depth.CUT))
+    most = MOST_LEVELS
+    assert (seen, found) == ((levels, 1) if levels <= most else (most, CUT))
 
 
 def test_a_template_that_is_too_deep_is_refused_before_it_is_walked() -> None:
     with pytest.raises(InvalidSpec, match="nested too deeply"):
         templates.check(json.loads(nested(65)), field="spec.sparkTemplate")
     with pytest.raises(InvalidSpec, match="nested too deeply"):
-        templates.check({"spec": {"volumes": json_depth.loads("[" * 2000 + "]" * 2000)}})
+        templates.check({"spec": {"volumes": loads("[" * 2000 + "]" * 2000)}})
     templates.check({"spec": {"driver": {"template": json.loads(nested(60))}}})
 
 
@@ -268,7 +267,7 @@ def test_a_foreign_lock_is_reported(field: str, value: object) -> None:
 def test_an_internal_error_is_reported_and_stops_no_other_operation(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("tandem.kube.controllers.operation.controller._AFTER_BUG_S", 0.7)
+    monkeypatch.setattr("tandem.kube.controllers.operation._AFTER_BUG_S", 0.7)
     table, lake = stage.lake()
     stage.bugs = 1
     stage.space.compaction("buggy", table)

@@ -71,7 +71,7 @@ MATRIX: dict[str, Json] = {
     },
     "job-pools": {
         **EXTERNAL,
-        "jobs": {"namespaces": NAMESPACES, "pool": {"slots": 4, "below": "256Mi"}},
+        "jobs": {"namespaces": NAMESPACES, "pool": {"slots": 4}},
     },
     "no-crds": {**EXTERNAL, "crds": {"enabled": False}},
     "crds-go-too": {**EXTERNAL, "crds": {"keep": False}},
@@ -176,7 +176,7 @@ MATRIX: dict[str, Json] = {
             "logFormat": "console",
             "verbose": True,
             "tablePollSeconds": 2.5,
-            "extraArgs": ["--spark-version=4.2.0"],
+            "extraArgs": ["--automatic-slots=2"],
         },
     },
     "by-others": {

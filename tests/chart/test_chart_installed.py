@@ -282,7 +282,7 @@ def test_the_operator_works_with_the_charts_rights_alone(
         "locks": "in-process",
         "allowedLocations": {"team-*": [f"{tmp_path.as_uri()}/"]},
         "settings": {"tablePollSeconds": 0.3},
-        "jobs": {"pollMilliseconds": 50, "namespaces": NAMESPACES},
+        "jobs": {"namespaces": NAMESPACES},
     }
     take = "--take-ownership"
     for number, watched in enumerate(([], ["team-*"], ["team-a"])[: few(2, 3)]):
@@ -335,7 +335,6 @@ def test_a_listed_namespace_can_be_deleted_and_comes_back(
         "locks": "in-process",
         "allowedLocations": {"*": [f"{tmp_path.as_uri()}/"]},
         "settings": {"tablePollSeconds": 0.3},
-        "jobs": {"pollMilliseconds": 50},
         "watch": {"namespaces": [going, staying]},
     }
     release.put("upgrade", values, "--install", "--take-ownership")

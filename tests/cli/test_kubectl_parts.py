@@ -23,7 +23,7 @@ from tandem.cli.kubectl.queries import operator
 from tandem.errors import AccessDenied, InvalidSpec, Reason
 from tandem.kube.client.api import ApiError, Forbidden, NotFound, ResourcePath, Unavailable
 from tandem.kube.client.credentials import Login
-from tandem.kube.client.kinds import path
+from tandem.kube.client.resources import path
 from tandem.kube.tables.status import remembered_since, table_locks
 from tandem.locks.rules import EntryState, LockEntry, LockRequest, Mode, named
 from tandem.remedies import MEANING, REMEDY, remedy, remedy_here
@@ -225,7 +225,7 @@ def test_a_dry_run_copy_differs_only_in_planning() -> None:
 def test_long_lists_of_a_plan_are_shortened_with_their_number() -> None:
     names_ = [str(n) for n in range(40)]
     status = state("Succeeded", "DryRun", "planned", plan={
-        "readVersion": 3, "inputs": 364, "inputBytes": 2048, "costBytes": 4096,
+        "readVersion": 3, "inputs": 364, "inputBytes": 2048,
         "segments": [*names_, "… and 324 more"], "outputs": ["(new number).2"] * 30 + ["7.1"],
     })  # fmt: skip
     wish = PlanRequest("TableCompaction", "n", "m", outcome=body("TableCompaction", "m", status))

@@ -14,7 +14,9 @@ from pydantic.fields import FieldInfo
 from crds.wrong_resources import ONLY_THE_VALIDATOR, RIGHT, WRONG, Wrong, manifest
 from tandem.errors import InvalidSpec
 from tandem.spec import KINDS, crd, parse
+from tandem.spec.common import OPERATIONS
 from tandem.spec.fields import rules_of
+from tandem.spec.status import Plan, Reconciled
 
 CRDS = Path(__file__).resolve().parents[2] / "crds"
 
@@ -22,6 +24,7 @@ VALIDATOR_ONLY = {
     "_null_is_absent": "the API server does it by itself",
     "_drop_server_fields": "metadata is the API server's",
     "once": "x-kubernetes-list-type: set",
+    "_columns_differ": "comparing each with each costs more than the API server spends",
     "_delta_type": "text or a mapping is one type too many for a structural schema",
     "_values_fit": "tables that were created with one must stay changeable",
     "_time_zone": "needs the calendars' data base",
@@ -176,6 +179,22 @@ def messages() -> set[str]:
         for _, node in nodes(kind)
         for rule in node.get("x-kubernetes-validations", ())
     }
+
+
+def test_a_field_of_some_kinds_is_in_their_statuses_only() -> None:
+    every = {".".join(path): kinds for path, kinds in crd._ONLY_OF.items()}
+    for kind in OPERATIONS:
+        found = {
+            path.removeprefix("status.") for path, _ in walk(schema_of(kind), "")
+        } & every.keys()
+        assert found == {path for path, kinds in every.items() if kind in kinds}
+
+
+def test_what_is_only_recorded_is_in_no_status() -> None:
+    for kind in OPERATIONS:
+        names = {path.rsplit(".", 1)[-1] for path, _ in nodes(kind, "status.")}
+        assert {"readVersion", "commitsSeen"} <= names
+        assert not names & {*Plan.only_recorded, *Reconciled.only_recorded}
 
 
 def test_every_rule_has_a_wrong_resource() -> None:

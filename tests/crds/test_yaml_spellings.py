@@ -10,7 +10,7 @@ import pytest
 from support.cluster.api_server import Cluster, KubectlFailed
 from tandem.errors import InvalidSpec
 from tandem.spec import TableUpdate, load_text, parse
-from tandem.spec.loading.yaml_source import documents
+from tandem.spec.yaml_source import documents
 
 HEAD = "apiVersion: tandem.dev/v1alpha1\n"
 TABLE = HEAD + "kind: LakeTable\nmetadata: {name: flights}\nspec: {location: 's3://b/t'}\n---\n"

@@ -18,7 +18,7 @@ import kopf
 
 from tandem.errors import Reason
 from tandem.kube.client.api import Api
-from tandem.kube.client.kinds import (
+from tandem.kube.client.resources import (
     TABLE_KIND,
     generation_of,
     path,
@@ -26,11 +26,10 @@ from tandem.kube.client.kinds import (
     uid_of,
     version_of,
 )
-from tandem.kube.controllers.index_server.status import State, compose
-from tandem.kube.controllers.operation.reporting import Reporter
-from tandem.kube.controllers.operation.status_writer import StatusWriter
-from tandem.kube.runtime.context import OperatorContext
-from tandem.kube.runtime.settings import OperatorSettings
+from tandem.kube.controllers.index_status import State, compose
+from tandem.kube.controllers.reporting import Reporter
+from tandem.kube.controllers.status_writer import StatusWriter
+from tandem.kube.runtime.context import OperatorContext, OperatorSettings
 from tandem.kube.tables import status as table_status
 from tandem.operations.machine.events import Ending
 from tandem.operations.machine.state import (

@@ -15,7 +15,7 @@ from cluster_processes import REPOSITORY
 from gitops.health_tools import EXAMPLES, HEALTH_LUA, HealthTools
 from gitops.situations import OPERATIONS, SERVERS, TABLES, play
 from tandem.kube.client.api import Api
-from tandem.kube.client.kinds import TABLE_KIND
+from tandem.kube.client.resources import TABLE_KIND
 from tandem.spec.common import OPERATIONS as OPERATION_KINDS
 from tandem.spec.resources import KINDS
 

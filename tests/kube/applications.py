@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from support.cluster.loop_thread import loop_thread
 from support.waiting import LIMIT_S, await_that
 from tandem.jobs.runner import JobPhase, JobRequest, JobRunner, JobStatus
-from tandem.kube.client.api import Api, ResourcePath
-from tandem.kube.client.watch import SYNCED, follow
+from tandem.kube.client.api import SYNCED, Api, ResourcePath, follow
 from tandem.kube.dev.controller import DevSettings, run_dev
 from tandem.spark.application.manifest import ApplicationSettings, JobOwner, JobPlacement, build
 from tandem.spark.application.status import state_of

@@ -331,15 +331,6 @@ class Etcd:
         """Keys that live only as long as their lease is renewed."""
         return [key for key, value in self.keys().items() if value["lease"] != "0"]
 
-    def empty_leases(self) -> list[str]:
-        """Leases that keep nothing alive: they were not revoked."""
-        found = []
-        for lease in self._ask("lease/leases", {}).get("leases", ()):
-            left = self._ask("lease/timetolive", {"ID": lease["ID"], "keys": True})
-            if int(left.get("TTL", -1)) > 0 and not left.get("keys"):
-                found.append(str(lease["ID"]))
-        return found
-
     def _ask(self, method: str, body: Json) -> Json:
         problem: OSError | None = None
         for endpoint in self._endpoints:
@@ -503,18 +494,6 @@ class World:
             found += [f"file {path}" for path in sorted(table.lake.unreachable())]
             found += unfinished(table.lake)
         return found
-
-    def assert_all_goes(self) -> None:
-        """Everything can be deleted, and then nothing is left in the namespace."""
-        for kind in (*OPERATIONS, "LakeTable"):
-            for body in self.space.all(kind):
-                self.space.delete(kind, body["metadata"]["name"])
-        kinds = (*OPERATIONS, "LakeTable", "SparkApplication")
-
-        def rest() -> list[str]:
-            return [b["metadata"]["name"] for kind in kinds for b in self.space.all(kind)]
-
-        await_that(lambda: not rest(), lambda: f"still there: {rest()}")
 
 
 def unfinished(lake: Lake) -> list[str]:

@@ -9,11 +9,11 @@ from typing import Any, cast
 from prometheus_client.parser import text_string_to_metric_families
 
 from tandem.errors import Reason
-from tandem.kube.client.resource_cache import ResourceCache
+from tandem.kube.client.resources import ResourceCache
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.metrics.families import FAMILIES, Family
 from tandem.kube.runtime.context import IndexServerFacts
-from tandem.kube.runtime.job_slots import JobLimits, JobSlots
+from tandem.kube.runtime.slots import JobLimits, JobSlots
 from tandem.kube.runtime.workers import Workers
 from tandem.kube.state_metrics import StateCollector
 from tandem.kube.tables import status

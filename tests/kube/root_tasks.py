@@ -12,7 +12,7 @@ import pytest
 
 from tandem.kube import kopf_loop
 from tandem.kube.kopf_loop import KopfState
-from tandem.kube.runtime.settings import OperatorSettings
+from tandem.kube.runtime.context import OperatorSettings
 
 STARTER = "multidimensional multitasker"
 """The task that starts kopf's watches, and fails with the first one that dies."""

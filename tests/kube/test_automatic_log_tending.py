@@ -15,12 +15,11 @@ from kube.answering import Clock, CountingExecutor, Server
 from mergelog.lake import DELETION_VECTORS, Merged, made, table
 from tandem.errors import StorageError
 from tandem.kube.client.api import Api
-from tandem.kube.client.resource_cache import ResourceCache
-from tandem.kube.controllers.table.log_automation import LogAutomation
-from tandem.kube.runtime.automatic_slots import AutomaticSlots
+from tandem.kube.client.resources import ResourceCache
+from tandem.kube.controllers.automation import LogAutomation
 from tandem.kube.runtime.context import OperatorContext
-from tandem.kube.tables.context import TableContext
-from tandem.kube.tables.table_log import TableLog
+from tandem.kube.runtime.slots import AutomaticSlots
+from tandem.kube.tables.context import TableContext, TableLog
 from tandem.mergelog import upkeep
 from tandem.mergelog.state.log_table import state_of
 from tandem.spec.status import TableStatus

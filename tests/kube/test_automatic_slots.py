@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tandem.kube.client.resource_cache import ResourceCache
-from tandem.kube.runtime import automatic_slots
-from tandem.kube.runtime.automatic_slots import AutomaticSlots
+from tandem.kube.client.resources import ResourceCache
+from tandem.kube.runtime import slots
+from tandem.kube.runtime.slots import AutomaticSlots
 
 KEY = "TableCompaction", "lake"
 
@@ -64,7 +64,7 @@ def test_one_that_leaves_or_asks_no_more_holds_up_no_other(monkeypatch: Any) -> 
         assert [p.take(table) for table in "abc"] == [0, 1, 2]
         p.slots.leave("b")
         assert p.take("c") == 1
-        monkeypatch.setattr(automatic_slots, "_FORGOTTEN_S", -1.0)
+        monkeypatch.setattr(slots, "_FORGOTTEN_S", -1.0)
         assert p.take("d") == 1
 
     asyncio.run(play())

@@ -16,13 +16,12 @@ from support.jobs.quick_lake import QuickLake
 from support.lake import timed
 from support.lake.lake import batch
 from tandem.kube.client.api import Api, Conflict, Forbidden, NotFound, ResourcePath
-from tandem.kube.client.resource_cache import ResourceCache, summarize
-from tandem.kube.controllers.table import auto_compaction
-from tandem.kube.controllers.table.auto_compaction import AutoCompactionController, remembered
-from tandem.kube.controllers.table.children import child_fact, child_manifest
-from tandem.kube.controllers.table.row_retention import RowRetention
-from tandem.kube.runtime.automatic_slots import AutomaticSlots
+from tandem.kube.client.resources import ResourceCache, summarize
+from tandem.kube.controllers import automation
+from tandem.kube.controllers.automation import AutoCompactionController, RowRetention, remembered
+from tandem.kube.controllers.table_children import child_fact, child_manifest
 from tandem.kube.runtime.context import OperatorContext
+from tandem.kube.runtime.slots import AutomaticSlots
 from tandem.kube.tables.context import TableContext
 from tandem.planning.auto.child_compactions import ChildCompaction
 from tandem.spec.table import LakeTable
@@ -274,7 +273,7 @@ def test_a_busy_table_is_planned_for_a_tenth_of_the_time(
     async def play() -> None:
         stage.policy = {"minor": {"thresholds": [100]}}
         stage.see()
-        monkeypatch.setattr(auto_compaction, "_CALM_FACTOR", 1e9)
+        monkeypatch.setattr(automation, "_CALM_FACTOR", 1e9)
         await stage.look()
         stage.lake.append(batch(2))
         stage.see()

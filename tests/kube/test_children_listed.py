@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from tandem.kube.client.api import ApiError
-from tandem.kube.controllers.table.children import Children
+from tandem.kube.controllers.table_children import Children
 from tandem.kube.runtime.context import OperatorContext
 from tandem.spec.table import LakeTable
 

@@ -30,7 +30,7 @@ from tandem.kube.client.credentials import (
     login_handler,
     usual_files,
 )
-from tandem.kube.client.kinds import path
+from tandem.kube.client.resources import path
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster

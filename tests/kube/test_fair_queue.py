@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.kube.runtime.fair_queue import FairQueue, Lane
+from tandem.kube.runtime.slots import FairQueue, Lane
 
 LANES = st.builds(Lane, st.sampled_from("ABC"), st.sampled_from("xyz"), st.sampled_from("12"))
 PLACES = st.tuples(st.sampled_from("ABC"), st.sampled_from("12"))

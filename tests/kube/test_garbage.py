@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from support.waiting import await_that
-from tandem.kube.runtime import garbage
-from tandem.kube.runtime.garbage import give_memory_back, seldom_collections
+from tandem.kube.runtime import memory
+from tandem.kube.runtime.memory import give_memory_back, seldom_collections
 
 
 @pytest.fixture
@@ -42,8 +42,8 @@ def resident_bytes() -> int:
 
 
 def test_free_memory_between_what_is_in_use_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(garbage, "_FIRST_TRIM_S", 0.001)
-    monkeypatch.setattr(garbage, "_TRIM_S", 0.001)
+    monkeypatch.setattr(memory, "_FIRST_TRIM_S", 0.001)
+    monkeypatch.setattr(memory, "_TRIM_S", 0.001)
     size, count = 2_000, 60_000
     held = [bytes(size) for _ in range(count)]
     held = held[::20]  # few are left, in all places

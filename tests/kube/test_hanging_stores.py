@@ -24,11 +24,11 @@ from support.cluster.operator_thread import (
 from support.hanging_server import HangingServer, hanging_server
 from support.jobs import quick_lake
 from support.waiting import await_that
-from tandem.kube.runtime import worker_places, workers
+from tandem.kube.runtime import workers
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster
-    from tandem.kube.runtime.settings import OperatorSettings
+    from tandem.kube.runtime.context import OperatorSettings
 
 TABLE = "LakeTable"
 LONGER_THAN_ANY_TEST = "3000s"
@@ -159,7 +159,7 @@ def test_readyz_fails_while_a_namespace_is_starved_and_passes_again_afterwards(
 ) -> None:
     """Five tables, each in a namespace of its own, hold every place. For a minute in life; and with
     so few places that five tables are enough."""
-    monkeypatch.setattr(worker_places, "LONG_FACTOR", 4)
+    monkeypatch.setattr(workers, "LONG_FACTOR", 4)
     monkeypatch.setattr(workers, "STARVED_S", 2.0)
     wrong = [Resources(cluster, cluster.namespace("hangs")) for _ in range(5)]
     right = Resources(cluster, cluster.namespace("starved"))

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from tandem.kube.kopf_loop import KopfPhase, KopfState
-from tandem.kube.runtime import health
+from tandem.kube.operator import serve_health
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_a_kopf_that_ends_is_not_alive_and_one_that_restarts_is_not_ready(
         return b""
 
     async def ask() -> list[tuple[int, object]]:
-        serving = health.serve(
+        serving = serve_health(
             "127.0.0.1:0",
             lambda: {"kopf": state.phase},
             exposition,

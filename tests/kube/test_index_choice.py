@@ -8,7 +8,7 @@ import pytest
 
 from tandem.errors import Reason
 from tandem.index.server.messages import CacheAnswer, ExecutorCache, HeldShard, HeldTable
-from tandem.kube.controllers.index_server.status import (
+from tandem.kube.controllers.index_status import (
     MOST,
     Candidate,
     Choice,

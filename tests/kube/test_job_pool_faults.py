@@ -20,7 +20,7 @@ from tandem.jobs.pool import LEFT_S, PoolRecord, PoolRules
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
 from tandem.json_types import Json
 from tandem.kube.client.api import Api, ApiError, Forbidden, Unavailable
-from tandem.kube.controllers.operation.spark_jobs import ApplicationCache
+from tandem.kube.controllers.spark_jobs import ApplicationCache
 from tandem.kube.job_pool import runner as runner_module
 from tandem.kube.job_pool.config_maps import ConfigMaps, PoolsUnusable
 from tandem.kube.job_pool.pools import JobPools

@@ -115,13 +115,11 @@ def test_small_first_attempts_are_pooled_if_pools_are_on() -> None:
     assert not is_pooled(request(0, 1), off)
 
 
-def test_a_table_chooses_no_pool_or_a_lower_limit() -> None:
+def test_a_table_chooses_no_pool() -> None:
     rules = PoolRules(slots=4, below_bytes=1_000)
     assert rules.of_table(None) == rules.of_table(TableJobs()) == rules
     never = rules.of_table(TableJobs(pool=Pooling.NEVER))
     assert not is_pooled(JobRequest("j", "rewrite", "", "", attempt=1), never)
-    assert rules.of_table(TableJobs(pooled_below=10)).below_bytes == 10
-    assert rules.of_table(TableJobs(pooled_below=5_000)) == rules
 
 
 def test_the_open_and_live_pool_with_the_fewest_jobs_is_chosen() -> None:

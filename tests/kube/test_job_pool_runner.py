@@ -26,7 +26,7 @@ from tandem.jobs.pool import (
 )
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
 from tandem.kube.client.api import ApiError, Invalid, NotFound
-from tandem.kube.controllers.operation.spark_jobs import ApplicationCache
+from tandem.kube.controllers.spark_jobs import ApplicationCache
 from tandem.kube.job_pool import pools as pools_module
 from tandem.kube.job_pool import runner as runner_module
 from tandem.kube.job_pool.config_maps import ConfigMaps

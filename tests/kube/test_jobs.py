@@ -27,12 +27,8 @@ from tandem.errors import (
 )
 from tandem.jobs.runner import JobPhase, JobRequest
 from tandem.kube.client.api import Api
-from tandem.kube.controllers.operation import spark_jobs
-from tandem.kube.controllers.operation.spark_jobs import (
-    ApplicationCache,
-    ApplicationRunner,
-    trimmed,
-)
+from tandem.kube.controllers import spark_jobs
+from tandem.kube.controllers.spark_jobs import ApplicationCache, ApplicationRunner, trimmed
 from tandem.spark.application.manifest import JobOwner, JobPlacement, KubeflowApplications, build
 from tandem.spark.application.sizes import GIB
 

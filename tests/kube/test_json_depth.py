@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.kube.client.json_depth import CUT, MOST_LEVELS, loads
+from tandem.kube.client.api import CUT, MOST_LEVELS, loads
 
 VALUES = st.recursive(
     st.none() | st.integers() | st.text('ab"\\[]{}\u2028é😀', max_size=6),

@@ -35,7 +35,7 @@ from kopf._core.reactor import orchestration, queueing
 from kopf._core.reactor.inventory import ResourceMemories
 
 import tandem
-from tandem.kube.client import json_depth
+from tandem.kube.client.api import CUT
 from tandem.kube.runtime import kopf_internals
 
 CHECKED = {"1.45.2"}
@@ -140,7 +140,7 @@ def test_its_client_reads_deep_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kopf_client, "request", request)
     monkeypatch.setattr(kopf_client, "json", json)
     kopf_internals.read_lean_json()
-    assert [json_depth.CUT in json.dumps(found) for found in asyncio.run(read())] == [True, True]
+    assert [CUT in json.dumps(found) for found in asyncio.run(read())] == [True, True]
     wrapped = kopf_client.request
     kopf_internals.read_lean_json()
     assert kopf_client.request is wrapped, "it is wrapped once"

@@ -16,7 +16,7 @@ from kube.root_tasks import Deaf, Run, endless, failing
 from tandem.kube import handlers, kopf_loop
 from tandem.kube.client.api import Forbidden
 from tandem.kube.kopf_loop import KopfPhase
-from tandem.kube.runtime.settings import OperatorSettings
+from tandem.kube.runtime.context import OperatorSettings
 
 LIMIT_S = 120.0
 T = TypeVar("T")

@@ -12,6 +12,7 @@ from aiohttp import web
 from kubernetes.aio.client import Configuration
 
 from tandem.kube.client.api import (
+    SYNCED,
     Api,
     ApiError,
     Conflict,
@@ -21,10 +22,10 @@ from tandem.kube.client.api import (
     NotFound,
     ResourcePath,
     Unavailable,
+    follow,
 )
 from tandem.kube.client.credentials import AUTHORIZATION, Login
-from tandem.kube.client.kinds import path
-from tandem.kube.client.watch import SYNCED, follow
+from tandem.kube.client.resources import path
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster

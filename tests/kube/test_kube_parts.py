@@ -7,10 +7,8 @@ from typing import Any
 
 from tandem.errors import Reason
 from tandem.intervals import ALWAYS, IntervalSet, TimeInterval
-from tandem.kube.client.kinds import is_active, retry_requested
-from tandem.kube.client.resource_cache import ResourceCache, summarize
-from tandem.kube.runtime.fair_queue import Lane
-from tandem.kube.runtime.job_slots import JobLimits, JobSlots
+from tandem.kube.client.resources import ResourceCache, is_active, retry_requested, summarize
+from tandem.kube.runtime.slots import JobLimits, JobSlots, Lane
 from tandem.kube.tables.status import compose, held_lock, not_ready, ready
 from tandem.locks.rules import (
     WHOLE_TABLE,

@@ -12,14 +12,13 @@ import pytest
 from kube.metrics_stage import KINDS, Stage, ended, family_of, of, own
 from support.calls import count_calls
 from tandem.errors import AccessDenied, LocksUnavailable, Reason, StorageError
-from tandem.kube.controllers.operation.instrumentation import InstrumentedInterceptor
+from tandem.kube.controllers.reporting import InstrumentedInterceptor
 from tandem.kube.metrics import families as families
-from tandem.kube.metrics.collectors import verb_and_resource
+from tandem.kube.metrics.collectors import MeasuredLocks, verb_and_resource
 from tandem.kube.metrics.families import FAMILIES
-from tandem.kube.metrics.locks import MeasuredLocks
 from tandem.kube.runtime.context import IndexServerFacts
-from tandem.kube.runtime.fair_queue import NO_TABLE
 from tandem.kube.runtime.log_context import LogContext
+from tandem.kube.runtime.slots import NO_TABLE
 from tandem.kube.state_metrics import LOOKED_UP
 from tandem.locks.rules import WHOLE_TABLE, LockRequest, Mode
 from tandem.locks.store import InProcessLocks

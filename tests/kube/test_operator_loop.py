@@ -12,8 +12,8 @@ import pytest
 
 from support.cluster.operator_thread import HeldJobs, Resources, operating, quick_settings
 from support.jobs import quick_lake
-from tandem.kube.runtime.job_slots import JobLimits
-from tandem.kube.tables.renewable_store import RenewableStore
+from tandem.kube.runtime.slots import JobLimits
+from tandem.kube.tables.context import RenewableStore
 from tandem.locks.rules import LockRequest
 from tandem.locks.store import InProcessLocks
 

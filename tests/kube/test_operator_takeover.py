@@ -22,8 +22,8 @@ from support.cluster.operator_thread import (
 from support.jobs import quick_lake
 from support.waiting import await_that
 from tandem.kube.operator import LeadershipLost
+from tandem.kube.runtime.context import OperatorSettings
 from tandem.kube.runtime.leader import MEMBERS, election
-from tandem.kube.runtime.settings import OperatorSettings
 from tandem.locks.etcd.store import EtcdLocks, EtcdSettings
 from tandem.locks.rules import WHOLE_TABLE, LockRequest, Mode
 from tandem.operations.machine.events import Effect, Event, Point

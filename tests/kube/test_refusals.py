@@ -22,7 +22,7 @@ from support.cluster.api_proxy import ApiProxy, Refuse
 from support.jobs import quick_lake
 from support.waiting import await_that
 from tandem.errors import TandemError
-from tandem.spec.loading.loader import check_references, parse
+from tandem.spec.loader import check_references, parse
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster

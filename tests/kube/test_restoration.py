@@ -9,7 +9,7 @@ import pytest
 
 from tandem.json_types import Json
 from tandem.kube.client.api import Unavailable
-from tandem.kube.runtime.restoration import ApiServerRestored, Restoration
+from tandem.kube.runtime.leader import ApiServerRestored, Restoration
 
 
 class Answers:

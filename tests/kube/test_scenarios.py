@@ -167,7 +167,7 @@ def test_C3_compaction_commits_during_update(stage: Stage) -> None:
     gate.go()
     done = update.succeeded()
     assert result(done).segments == ("4",)
-    assert reconciled(done).by_segment == {"0.1": 8}
+    assert any(s.startswith("8 rows followed into 0.1") for s in result(done).summary or ())
     assert table.lake.names == ["0.1", "4"]
     assert table.lake.deleted() == {"0.1": 8}
     stage.done(table, FOUR, UPDATED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tandem.kube.controllers.operation.status_writer import LONGEST_LIST, truncated_status
+from tandem.kube.controllers.status_writer import LONGEST_LIST, truncated_status
 from tandem.spec.status import OperationResult, OperationStatus, Phase, Plan, Reconciled
 
 
@@ -26,8 +26,7 @@ def test_a_plan_of_ten_thousand_segments_fits_into_a_few_kilobytes() -> None:
     assert short["plan"]["segments"][:2] == list(names[:2])
     assert short["plan"]["segments"][-1] == f"… and {10_000 - LONGEST_LIST} more"
     assert short["plan"]["inputs"] == 10_000
-    assert short["result"]["reconciled"]["bySegment"][names[-1]] == 9_999
-    assert len(short["result"]["reconciled"]["bySegment"]) == LONGEST_LIST
+    assert "bySegment" not in short["result"]["reconciled"]
 
 
 def test_a_short_status_is_unchanged() -> None:

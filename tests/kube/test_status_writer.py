@@ -12,12 +12,8 @@ import structlog
 
 from support.waiting import until
 from tandem.kube.client.api import Conflict, Forbidden, Invalid, NotFound, Unavailable
-from tandem.kube.client.kinds import path
-from tandem.kube.controllers.operation.status_writer import (
-    StatusWriter,
-    carried_over,
-    changed_fields,
-)
+from tandem.kube.client.resources import path
+from tandem.kube.controllers.status_writer import StatusWriter, carried_over, changed_fields
 
 Json = dict[str, Any]
 PATH = path("TableCompaction", "default", "m")
@@ -220,9 +216,7 @@ def test_an_object_that_is_gone_or_another_ends_the_writing(refusal: Exception, 
 
 
 def test_a_conflict_with_other_writers_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "tandem.kube.controllers.operation.status_writer._CONFLICT_PAUSES_S", (0.0, 0.0)
-    )
+    monkeypatch.setattr("tandem.kube.controllers.status_writer._CONFLICT_PAUSES_S", (0.0, 0.0))
 
     async def test(server: Server) -> None:
         server.refusals = [Conflict(409, "Conflict", "")] * 2
@@ -267,7 +261,7 @@ def test_a_status_that_another_one_overwrites_is_written_again() -> None:
 
 
 def test_the_final_status_is_written_despite_outages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tandem.kube.controllers.operation.status_writer._RETRY_S", 0.001)
+    monkeypatch.setattr("tandem.kube.controllers.status_writer._RETRY_S", 0.001)
 
     async def test(server: Server) -> None:
         server.refusals = [Unavailable(0, "", "away"), Unavailable(503, "", "busy")]
@@ -279,7 +273,7 @@ def test_the_final_status_is_written_despite_outages(monkeypatch: pytest.MonkeyP
 def test_a_status_that_the_schema_refuses_is_reduced_to_the_essentials(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tandem.kube.controllers.operation.status_writer._RETRY_S", 0.001)
+    monkeypatch.setattr("tandem.kube.controllers.status_writer._RETRY_S", 0.001)
 
     async def test(server: Server) -> None:
         server.refusals = [Invalid(422, "Invalid", "result.x")]

@@ -8,7 +8,7 @@ import pytest
 
 from tandem.cli.commands.operator import table_memory
 from tandem.errors import InvalidSpec
-from tandem.kube.runtime.table_memory import default_table_memory
+from tandem.kube.runtime.memory import default_table_memory
 
 GIB = 2**30
 

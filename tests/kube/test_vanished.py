@@ -14,8 +14,8 @@ from support.cluster.api_proxy import ApiProxy
 from support.cluster.operator_thread import HeldJobs, Operator, Resources, operating, quick_settings
 from support.jobs import quick_lake
 from support.waiting import await_that
-from tandem.kube.controllers.table import controller
-from tandem.kube.controllers.table.controller import TableController
+from tandem.kube.controllers import table as table_controller
+from tandem.kube.controllers.table import TableController
 from tandem.spec.labels import FINALIZER
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def stage(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         ApiProxy(cluster.operator_kubeconfig) as proxy,
     ):
         patch.setattr(TableController, "_live", live)
-        patch.setattr(controller, "_STILL_THERE_S", 0.5)
+        patch.setattr(table_controller, "_STILL_THERE_S", 0.5)
         settings = quick_settings(
             cluster, space.namespace, kubeconfig=proxy.kubeconfig(folder), finalizers=False
         )

@@ -8,14 +8,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.kube.runtime.fair_queue import Lane
-from tandem.kube.runtime.worker_places import (
-    LONG_FACTOR,
-    PATIENCE_S,
-    Room,
-    WorkerCall,
-    WorkerPlaces,
-)
+from tandem.kube.runtime.slots import Lane
+from tandem.kube.runtime.workers import LONG_FACTOR, PATIENCE_S, Room, WorkerCall, WorkerPlaces
 
 TICK_S = PATIENCE_S / 4
 NAMESPACES = "ABC"

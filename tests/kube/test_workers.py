@@ -10,7 +10,7 @@ import pytest
 
 from support.waiting import LIMIT_S, await_that
 from tandem.kube.metrics.collectors import Metrics
-from tandem.kube.runtime.fair_queue import Lane
+from tandem.kube.runtime.slots import Lane
 from tandem.kube.runtime.workers import Workers
 from tandem.turns import waiting
 

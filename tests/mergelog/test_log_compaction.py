@@ -35,8 +35,8 @@ def test_its_plan_and_its_result_say_which_blocks_go_in_and_come_out(orders: Ord
         assert (plan.instants, plan.segments) == (("1-4",), ())
     result = done.result
     assert result is not None
-    assert (result.blocks_in, result.bytes_in) == (4, sum(before))
-    assert (result.blocks_out, result.bytes_out) == (1, sum(sizes(orders)))
+    assert (result.blocks_in, result.bytes_removed) == (4, sum(before))
+    assert (result.blocks_out, result.bytes_added) == (1, sum(sizes(orders)))
     assert (result.instants, result.segments, result.version) == (("1-4",), None, version + 1)
     assert result.summary == (f"no other commit since version {version}",)
 

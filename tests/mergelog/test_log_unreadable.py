@@ -10,7 +10,7 @@ from mergelog.lake import Merged, in_memory, table
 from support.lake.memory_store import Call, MemoryStore
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import AccessDenied, ObjectNotFound, Reason, StorageError, TandemError
-from tandem.kube.tables.table_log import TableLog
+from tandem.kube.tables.context import TableLog
 from tandem.operations.model import Table
 from tandem.operations.ports import SystemClock, SystemNonces
 from tandem.operations.tables.adopt import AdoptedTable, adopt

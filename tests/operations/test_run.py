@@ -19,7 +19,7 @@ from tandem.jobs.runner import JobStatus
 from tandem.operations.model import Table
 from tandem.operations.ports import Ports
 from tandem.operations.runner import RunOptions, plan, run
-from tandem.spec.loading.loader import parse
+from tandem.spec.loader import parse
 from tandem.spec.resources import AnyResource, IndexServer, LakeTable, ResourceOutcome
 from tandem.spec.status import OperationResult, OperationStatus, Phase, TableStatus
 

@@ -34,7 +34,7 @@ from tandem.planning.auto.facts import (
     backoff_ms,
 )
 from tandem.planning.auto.log import decide_log
-from tandem.spec.loading.loader import parse
+from tandem.spec.loader import parse
 from tandem.spec.log_compaction import MergeOnRead
 from tandem.spec.resources import API_VERSION
 

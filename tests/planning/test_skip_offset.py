@@ -16,7 +16,7 @@ from tandem.delta.actions import AddFile
 from tandem.planning.compaction import plan_compaction, skipped_files
 from tandem.planning.plans import CompactionPlan, CompactionRequest
 from tandem.spec.compaction import CompactionTemplate, CompactionType, TableCompaction
-from tandem.spec.identity import spec_hash
+from tandem.spec.resources import spec_hash
 from tandem.spec.table import Granularity
 from tandem.timeline.chunks import TimeColumn
 from tandem.timeline.segments import Segment

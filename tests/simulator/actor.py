@@ -16,7 +16,7 @@ from tandem.operations.ports import Ports
 from tandem.operations.registry import table_of
 from tandem.operations.session.session import Session
 from tandem.spec.compaction import Spanning
-from tandem.spec.loading.loader import parse
+from tandem.spec.loader import parse
 from tandem.spec.resources import LakeTable, Operation, TableCompaction, TableReplace
 
 MOST_FAULTS = 3

@@ -14,8 +14,7 @@ from simulator.statements import DELETES, MERGES, RANDOM, UPDATES, Statement
 from simulator.world import World
 from tandem.operations.attempt import paths
 from tandem.spec.common import OPERATIONS
-from tandem.spec.identity import spec_hash
-from tandem.spec.resources import Operation
+from tandem.spec.resources import Operation, spec_hash
 from tandem.timeline.segments import segment_name
 
 COMPACTIONS: Sequence[dict[str, Any]] = (

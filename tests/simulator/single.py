@@ -25,8 +25,7 @@ from tandem.operations.rounds.port import NoSmallRounds
 from tandem.operations.session.options import Interceptor, passthrough
 from tandem.operations.session.session import Session
 from tandem.spec.common import Mode
-from tandem.spec.identity import spec_hash
-from tandem.spec.resources import Operation, TableCompaction
+from tandem.spec.resources import Operation, TableCompaction, spec_hash
 from tandem.timeline.segments import segment_name
 
 SERIALIZABLE = "serializable"

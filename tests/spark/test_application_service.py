@@ -10,7 +10,7 @@ import pytest
 
 from tandem.errors import InvalidSpec
 from tandem.index.server.config import TableConfig, read
-from tandem.kube.controllers.index_server.deployment import application, endpoint, service
+from tandem.kube.controllers.index_deployment import application, service, service_endpoint
 from tandem.spark.application.manifest import ApplicationSettings, KubeflowApplications
 from tandem.spark.jobs.index.server import driver_address
 from tandem.spec import IndexServer, parse
@@ -118,9 +118,9 @@ def test_a_pod_is_ready_when_it_listens_and_the_service_selects_it() -> None:
     selector = made_service["spec"]["selector"].items()
     assert selector <= on_driver.items()
     assert not selector <= on_executor.items()
-    assert endpoint(server()) == "grpc+tls://lake-index.team-a.svc:8815"
+    assert service_endpoint(server()) == "grpc+tls://lake-index.team-a.svc:8815"
     plain = server(access={"mode": "Plaintext"})
-    assert endpoint(plain) == "grpc://lake-index.team-a.svc:8815"
+    assert service_endpoint(plain) == "grpc://lake-index.team-a.svc:8815"
 
 
 def test_what_it_depends_on_is_in_its_name_and_nothing_else() -> None:

@@ -60,7 +60,7 @@ def _rewrite(spec: str) -> str:
          "adjacentOnly with segments 1, 2"),
         (_compaction("type: Custom"), "no custom"),
         (_compaction("type: Custom, custom: {}"), "none of them"),
-        (_compaction("type: Custom, custom: {segments: ['1'], where: a}"), "both of them"),
+        (_compaction("type: Custom, custom: {segments: ['1'], where: a}"), "segments, where"),
         (_compaction("type: Custom, custom: {segments: ['1']}, skipOffsetFromLatest: 1h"),
          "both of them"),
         (_rewrite(""), "none of them"),

@@ -11,7 +11,7 @@ import pytest
 
 from support.lake.memory_store import MemoryStore
 from tandem.delta.log.delta_log import DeltaLog
-from tandem.kube.tables.renewable_store import RenewableStore
+from tandem.kube.tables.context import RenewableStore
 from tandem.storage import open_store
 from tandem.storage.store import side_by_side
 

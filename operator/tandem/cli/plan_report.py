@@ -158,8 +158,6 @@ def _lines(outcome: ResourceOutcome, sources: SourceSummaries) -> list[tuple[str
         ("copies", plan.copies or ""),
         ("no vectors", plan.edits or ""),
         ("runs", "" if idle else _where(resource, plan)),
-        ("cost", "" if idle or plan.cost_bytes is None
-         else f"about {human_bytes(plan.cost_bytes)} to read and write"),
         ("locks", _folded_locks(plan.locks or ())),
     ]  # fmt: skip
 

@@ -241,9 +241,9 @@ AVOIDED_S: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class PoolRules:
-    """What an administrator chooses. `slots`: jobs at once in a pool, 0 for no pools;
-    `below_bytes`: jobs that read at least this much have an application of their own; `idle_s`,
-    `most_jobs`: see `PoolConfig`."""
+    """`slots`: jobs at once in a pool, 0 for no pools: an administrator chooses it. `below_bytes`:
+    jobs that read at least this much have an application of their own, since they are longer than
+    its start; `idle_s`, `most_jobs`: see `PoolConfig`."""
 
     slots: int = 0
     below_bytes: int = 1 << 30
@@ -251,13 +251,8 @@ class PoolRules:
     most_jobs: int = 200
 
     def of_table(self, jobs: TableJobs | None) -> PoolRules:
-        """The rules for the jobs of a table: it may choose less than the operator, since a job that
-        is too large for its pool takes those of other tables along."""
-        if jobs is None:
-            return self
-        below = self.below_bytes if jobs.pooled_below is None else jobs.pooled_below
-        slots = 0 if jobs.pool is Pooling.NEVER else self.slots
-        return replace(self, slots=slots, below_bytes=min(below, self.below_bytes))
+        """The rules for the jobs of a table, which may have no pools."""
+        return replace(self, slots=0) if jobs is not None and jobs.pool is Pooling.NEVER else self
 
 
 def is_pooled(request: JobRequest, rules: PoolRules) -> bool:

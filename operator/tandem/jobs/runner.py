@@ -1,7 +1,7 @@
 """The port through which the engine starts and watches jobs.
 
 Implementations: a local `spark-submit` process (`tandem.spark.launch.local`), a `SparkApplication`
-in a cluster (`tandem.kube.controllers.operation.spark_jobs`); in tests a shared session in the
+in a cluster (`tandem.kube.controllers.spark_jobs`); in tests a shared session in the
 same process. The truth about success is the result file, never the state reported here.
 """
 

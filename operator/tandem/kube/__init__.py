@@ -3,7 +3,7 @@
 Handlers are thin; `tandem.operations`, which does not depend on Kubernetes, decides what an
 operation does. The layers below this package must not import it.
 
-    client         package: the Kubernetes API, our kinds, events, the cache of resources
+    client         package: the Kubernetes API, our kinds and resources, events
     metrics        package: Prometheus metrics
     tables         package: a table in the operator
     runtime        package: what one operator process shares

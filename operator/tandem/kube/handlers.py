@@ -15,7 +15,7 @@ import kopf
 import structlog
 
 from tandem.kube.client.credentials import login_handler
-from tandem.kube.client.kinds import (
+from tandem.kube.client.resources import (
     TABLE_KIND,
     Body,
     has_finalizer,
@@ -24,13 +24,12 @@ from tandem.kube.client.kinds import (
     key_of,
     uid_of,
 )
-from tandem.kube.controllers.operation.controller import OperationController
-from tandem.kube.controllers.operation.spark_jobs import ApplicationCache
-from tandem.kube.controllers.operation.ttl import TtlController
-from tandem.kube.controllers.table.controller import TableController
-from tandem.kube.runtime.context import OperatorContext
+from tandem.kube.controllers.operation import OperationController
+from tandem.kube.controllers.spark_jobs import ApplicationCache
+from tandem.kube.controllers.table import TableController
+from tandem.kube.controllers.ttl import TtlController
+from tandem.kube.runtime.context import OperatorContext, OperatorSettings
 from tandem.kube.runtime.kopf_internals import without_finalizer
-from tandem.kube.runtime.settings import OperatorSettings
 from tandem.spark.application.port import ApplicationBuilder
 from tandem.spec.common import GROUP, OPERATIONS, VERSION, plural
 from tandem.spec.index import IndexServer
@@ -38,7 +37,7 @@ from tandem.spec.labels import FINALIZER, MANAGED_BY
 from tandem.spec.resources import KINDS
 
 if TYPE_CHECKING:
-    from tandem.kube.controllers.index_server.controller import IndexServerController
+    from tandem.kube.controllers.index_server import IndexServerController
 
 _log = structlog.get_logger("tandem.kube.handlers")
 _RETRY_S = 10.0
@@ -152,7 +151,7 @@ def register(
 
 def _index_server_controller() -> type[IndexServerController]:
     """Imported with the first IndexServer: with the index and Arrow Flight it takes 12 MB."""
-    from tandem.kube.controllers.index_server.controller import IndexServerController
+    from tandem.kube.controllers.index_server import IndexServerController
 
     return IndexServerController
 

@@ -17,16 +17,15 @@ import structlog
 
 from tandem.kube import handlers
 from tandem.kube.client.api import ApiError
-from tandem.kube.controllers.operation.ttl import TtlController
+from tandem.kube.controllers.ttl import TtlController
+from tandem.kube.runtime.context import OperatorSettings
 from tandem.kube.runtime.kopf_internals import (
     MinimalMemories,
     is_expired_watch,
     starter_of_watches,
     watch_tasks,
 )
-from tandem.kube.runtime.leader import Leadership
-from tandem.kube.runtime.restoration import Restoration
-from tandem.kube.runtime.settings import OperatorSettings
+from tandem.kube.runtime.leader import Leadership, Restoration
 
 _log = structlog.get_logger("tandem.kube.kopf_loop")
 _LOOK_S = 0.5

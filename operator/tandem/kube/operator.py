@@ -8,36 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 import structlog
+from aiohttp import web
 
 from tandem import __version__
 from tandem.jobs.runner import JobRunner
 from tandem.kube import handlers
 from tandem.kube.client.api import Api, ApiError
-from tandem.kube.client.kinds import Body, uid_of
-from tandem.kube.client.resource_cache import ResourceCache
-from tandem.kube.controllers.operation.spark_jobs import ApplicationCache, ApplicationRunner
-from tandem.kube.controllers.operation.ttl import TtlController
-from tandem.kube.controllers.table.auto_compaction import AutoCompactionController
-from tandem.kube.controllers.table.log_automation import LogAutomation
-from tandem.kube.controllers.table.row_retention import RowRetention
+from tandem.kube.client.resources import Body, ResourceCache, uid_of
+from tandem.kube.controllers.automation import AutoCompactionController, LogAutomation, RowRetention
+from tandem.kube.controllers.spark_jobs import ApplicationCache, ApplicationRunner
+from tandem.kube.controllers.ttl import TtlController
 from tandem.kube.job_pool.pools import JobPools
 from tandem.kube.job_pool.runner import PooledRunner
-from tandem.kube.kopf_loop import KopfState, LeadershipLost, run_kopf
-from tandem.kube.metrics.collectors import Metrics
-from tandem.kube.metrics.locks import MeasuredLocks
-from tandem.kube.runtime import health, kopf_internals
-from tandem.kube.runtime.automatic_slots import AutomaticSlots
-from tandem.kube.runtime.context import OperatorContext, RunnerFactory
-from tandem.kube.runtime.garbage import give_memory_back, seldom_collections
-from tandem.kube.runtime.job_slots import JobSlots
-from tandem.kube.runtime.leader import Leadership, LockMembers
-from tandem.kube.runtime.restoration import ApiServerRestored, Restoration
-from tandem.kube.runtime.settings import OperatorSettings
+from tandem.kube.kopf_loop import KopfState, run_kopf
+from tandem.kube.kopf_loop import LeadershipLost as LeadershipLost
+from tandem.kube.metrics.collectors import CONTENT_TYPE, MeasuredLocks, Metrics
+from tandem.kube.runtime import kopf_internals
+from tandem.kube.runtime.context import OperatorContext, OperatorSettings, RunnerFactory
+from tandem.kube.runtime.leader import Leadership, LockMembers, Restoration
+from tandem.kube.runtime.memory import give_memory_back, seldom_collections
+from tandem.kube.runtime.slots import AutomaticSlots, JobSlots
 from tandem.kube.runtime.workers import Workers
 from tandem.kube.state_metrics import StateCollector
 from tandem.locks.store import InProcessLocks, LockStore
@@ -55,7 +50,51 @@ from tandem.spec.common import GROUP, VERSION, plural
 from tandem.spec.labels import AUTOMATIC_LABEL, KIND_LABEL, TABLE_LABEL, label_value
 from tandem.spec.resources import KINDS, Operation
 
-__all__ = ["ApiServerRestored", "LeadershipLost", "run_operator"]
+# /healthz, /readyz and /metrics, served by the loop that does the work, so that they fail when the
+# loop hangs. The first two say the same facts, with 503 if the process is not alive or not ready.
+
+
+Facts = Callable[[], Mapping[str, object]]
+Exposition = Callable[[], Awaitable[bytes]]
+
+
+@asynccontextmanager
+async def serve_health(
+    address: str,
+    facts: Facts,
+    exposition: Exposition,
+    *,
+    is_alive: Callable[[], bool],
+    is_ready: Callable[[], bool],
+) -> AsyncIterator[str]:
+    """Serve on `host:port` (port 0: any free one), and yield the address. "" serves nothing."""
+    if not address:
+        yield ""
+        return
+
+    async def healthz(_request: web.Request) -> web.Response:
+        return web.json_response(dict(facts()), status=200 if is_alive() else 503)
+
+    async def readyz(_request: web.Request) -> web.Response:
+        return web.json_response(dict(facts()), status=200 if is_ready() else 503)
+
+    async def metrics(_request: web.Request) -> web.Response:
+        return web.Response(body=await exposition(), headers={"Content-Type": CONTENT_TYPE})
+
+    app = web.Application()
+    app.router.add_get("/healthz", healthz)
+    app.router.add_get("/readyz", readyz)
+    app.router.add_get("/metrics", metrics)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
+    await runner.setup()
+    host, _, port = address.rpartition(":")
+    site = web.TCPSite(runner, host or "0.0.0.0", int(port))
+    await site.start()
+    try:
+        yield f"{runner.addresses[0][0]}:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
 
 _log = structlog.get_logger("tandem.kube.operator")
 _CRDS_S = 2.0
@@ -168,7 +207,7 @@ async def run_operator(
                     },
                 }
 
-            async with health.serve(
+            async with serve_health(
                 settings.health,
                 facts,
                 metrics.exposition,

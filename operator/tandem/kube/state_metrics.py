@@ -18,8 +18,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from tandem.errors import Reason
-from tandem.kube.client.kinds import Body, status_of
-from tandem.kube.client.resource_cache import CachedResource
+from tandem.kube.client.resources import Body, CachedResource, status_of
 from tandem.kube.job_pool.pools import JobPools
 from tandem.kube.metrics import families as families
 from tandem.kube.metrics.families import Family
@@ -273,27 +272,8 @@ _PER_TABLE: Mapping[Family, Callable[[TableContext], float | None]] = {
         table.auto_compaction.chunks_due if table.auto_compaction is not None else None
     ),
 }
-LOOKED_UP = frozenset(
-    {
-        *(families.LEADER, families.WORKERS_LIMIT, families.WORKERS_BUSY),
-        *(families.WORKERS_LONG, families.WORKERS_ABANDONED, families.WORKERS_WAITING),
-        *(families.WORKERS_OLDEST_WAIT, families.JOBS_LIMIT, families.JOBS_RUNNING),
-        *(families.JOB_POOLS, families.POOLED_JOBS),
-        *(families.JOBS_WAITING, families.OPERATIONS, families.HINDERED, families.UNCHANGED),
-        *(families.INDEX_SERVERS, families.INDEX_TABLES, families.INDEX_BYTES),
-        families.INDEX_EVICTIONS,
-        *(families.TABLES, families.TABLES_SEGMENTS, families.TABLES_FILES),
-        *(families.TABLES_BYTES, families.TABLES_SMALL, families.TABLES_DELETED),
-        *(families.TABLES_LOG_BLOCKS, families.TABLES_LOG_BYTES, families.TABLES_LOG_OLDEST),
-        *(
-            families.TABLES_CHUNKS_DUE,
-            families.TABLES_SHOWN,
-            families.TABLE_COMPACTED,
-            families.TABLE_HOLD,
-            *_PER_TABLE,
-        ),
-    }
-)
+_SET = {families.BUILD, families.LOCK_STORE_UP}
+LOOKED_UP = frozenset(f for f in families.FAMILIES if f.type == "gauge" and f not in _SET)
 """Families that are computed at a scrape; all others are instruments."""
 
 

@@ -29,7 +29,7 @@ from tandem.planning.auto.decide import decide
 from tandem.planning.auto.facts import AutoCompactionDecision, ChildState
 from tandem.planning.auto.log import decide_log
 from tandem.spec.common import API_VERSION
-from tandem.spec.loading.loader import parse
+from tandem.spec.loader import parse
 from tandem.spec.resources import LakeTable, Operation, ResourceOutcome, StatusObserver
 from tandem.spec.status import OperationStatus
 from tandem.spec.table import AutomaticCompaction

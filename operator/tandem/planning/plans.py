@@ -190,8 +190,3 @@ class CompactionPlan:
     @property
     def expected_bytes(self) -> int:
         return sum(each.live_bytes for run in self.runs for each in run.bins)
-
-    @property
-    def cost_bytes(self) -> int:
-        """Bytes read and written."""
-        return self.input_bytes + self.expected_bytes

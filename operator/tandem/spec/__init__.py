@@ -11,18 +11,17 @@ One pydantic model is the source for the command line, the custom resource defin
     log_compaction   `LogCompaction`
     common           metadata, and the fields that operations share
     fields           field types
-    resources        all kinds
-    identity         the hash of a spec
+    resources        all kinds, and the hash of a spec
     labels           names of labels, annotations and finalizers
     index            `IndexServer`, and what a LakeTable says about its index
     status           `status`
-    problems         from pydantic's errors to `InvalidSpec`
+    problems         documents, and from pydantic's errors to `InvalidSpec`
     crd              custom resource definitions
-    loading          package: `-f`
+    loader           from files to checked resources: `-f`
+    yaml_source      YAML with the line of every value
 """
 
-from tandem.spec.identity import spec_hash
-from tandem.spec.loading.loader import load, load_all, load_text, parse
+from tandem.spec.loader import load, load_all, load_text, parse
 from tandem.spec.resources import (
     API_VERSION,
     KINDS,
@@ -38,6 +37,7 @@ from tandem.spec.resources import (
     TableCompaction,
     TableIngest,
     TableUpdate,
+    spec_hash,
 )
 from tandem.spec.status import OperationStatus, ResourceStatus, TableStatus
 

@@ -23,6 +23,7 @@ from tandem.spec.fields import (
     StrictStr,
     cel,
     format_duration,
+    misfit,
 )
 
 API_VERSION: Final = "tandem.dev/v1alpha1"
@@ -194,21 +195,16 @@ class RewritingSpec(OperationSpec):
     exclusive: Exclusive | None = None
     """How it yields; only with `lockMode: Exclusive`."""
 
-    @model_validator(mode="after")
-    @cel(
+    @misfit(
         "!has(self.exclusive) || (has(self.lockMode) && self.lockMode == 'Exclusive')",
         "exclusive only goes with lockMode Exclusive",
         field=".exclusive",
+        expected="lockMode Exclusive, or no exclusive",
+        remedy="Set lockMode: Exclusive, or remove exclusive",
     )
-    def _lock_mode_fits(self) -> Self:
-        if self.exclusive is not None and self.lock_mode is not LockMode.EXCLUSIVE:
-            raise IncompatibleFields(
-                "exclusive only goes with lockMode Exclusive",
-                found=f"exclusive with lockMode {self.lock_mode}",
-                expected="lockMode Exclusive, or no exclusive",
-                remedy="Set lockMode: Exclusive, or remove exclusive",
-            )
-        return self
+    def _lock_mode_fits(self) -> str:
+        misfits = self.exclusive is not None and self.lock_mode is not LockMode.EXCLUSIVE
+        return f"exclusive with lockMode {self.lock_mode}" if misfits else ""
 
 
 class Resource(Model):

@@ -30,6 +30,8 @@ from tandem.spec.fields import (
     Text,
     UniqueSegmentsOrChunks,
     cel,
+    exactly_one,
+    misfit,
 )
 
 Thresholds = Annotated[
@@ -84,22 +86,16 @@ class Minor(Model):
     generation until it has the new one. Off by default; not with `segments`. See
     docs/timeline.md."""
 
-    @model_validator(mode="after")
-    @cel(
+    @misfit(
         "!has(self.segments) || !has(self.adjacentOnly) || !self.adjacentOnly",
         "adjacentOnly does not go with segments",
         field=".adjacentOnly",
+        expected="one of them",
+        remedy="Remove segments to let the plan choose adjacent ones, or remove adjacentOnly",
     )
-    def _named_segments_need_not_be_adjacent(self) -> Minor:
-        if self.adjacent_only and self.segments is not None:
-            raise IncompatibleFields(
-                "adjacentOnly does not go with segments",
-                found=f"adjacentOnly with segments {', '.join(self.segments)}",
-                expected="one of them",
-                remedy="Remove segments to let the plan choose adjacent ones, or remove "
-                "adjacentOnly",
-            )
-        return self
+    def _named_segments_need_not_be_adjacent(self) -> str:
+        misfits = self.adjacent_only and self.segments is not None
+        return f"adjacentOnly with segments {', '.join(self.segments or ())}" if misfits else ""
 
 
 class Spanning(StrEnum):
@@ -120,21 +116,15 @@ class SemiMajor(Model):
     others stay where they are: the file gets a deletion vector, or, without, is rewritten. Needs a
     table with a time column."""
 
-    @model_validator(mode="after")
-    @cel(
+    @misfit(
         "!has(self.granularity) || self.granularity != 'All'",
         "granularity must be shorter than All: its only chunk has no borders",
         field=".granularity",
+        expected="Hour, Day, Week, Month, Quarter or Year",
+        remedy="Remove granularity, or set a shorter one",
     )
-    def _has_borders(self) -> SemiMajor:
-        if self.granularity is Granularity.ALL:
-            raise IncompatibleFields(
-                "granularity must be shorter than All: its only chunk has no borders",
-                found="granularity All",
-                expected="Hour, Day, Week, Month, Quarter or Year",
-                remedy="Remove granularity, or set a shorter one",
-            )
-        return self
+    def _has_borders(self) -> str:
+        return "granularity All" if self.granularity is Granularity.ALL else ""
 
     @property
     def divides(self) -> bool:
@@ -153,18 +143,7 @@ class Custom(Model):
     where: SqlCondition | None = None
     """A condition that selects whole files by their statistics and partition values."""
 
-    @model_validator(mode="after")
-    @cel("has(self.segments) != has(self.where)", "must have exactly one of segments, where")
-    def _one_selection(self) -> Custom:
-        if (self.segments is None) == (self.where is None):
-            both = self.segments is not None
-            raise IncompatibleFields(
-                "must have exactly one of segments, where",
-                found="both of them" if both else "none of them",
-                expected="one of them",
-                remedy="Keep one, and remove the other" if both else "Add one of them",
-            )
-        return self
+    _one_selection = exactly_one("segments", "where")
 
 
 class LayoutStrategy(StrEnum):
@@ -182,26 +161,25 @@ class Layout(Model):
     """Columns to order by: neither partition columns nor nested ones. With `ZOrder` two to
     four are best."""
 
-    @model_validator(mode="after")
-    @cel(
+    @misfit(
         "self.strategy != 'BinPack' || !has(self.columns) || size(self.columns) == 0",
         "columns only goes with the strategies Sort and ZOrder",
         field=".columns",
+        expected="no columns, or another strategy",
+        remedy="Add strategy: Sort or strategy: ZOrder, or remove columns",
     )
+    def _no_columns_to_bin_pack(self) -> str:
+        misfits = self.strategy is LayoutStrategy.BIN_PACK and self.columns
+        return f"columns {', '.join(self.columns)} with strategy {self.strategy}" if misfits else ""
+
+    @model_validator(mode="after")
     @cel(
         "self.strategy == 'BinPack' || (has(self.columns) && size(self.columns) > 0)",
         "strategy Sort needs columns, and so does ZOrder",
         expression="'strategy ' + self.strategy + ' needs columns'",
         field=".columns",
     )
-    def _columns_fit(self) -> Layout:
-        if self.strategy is LayoutStrategy.BIN_PACK and self.columns:
-            raise IncompatibleFields(
-                "columns only goes with the strategies Sort and ZOrder",
-                found=f"columns {', '.join(self.columns)} with strategy {self.strategy}",
-                expected="no columns, or another strategy",
-                remedy="Add strategy: Sort or strategy: ZOrder, or remove columns",
-            )
+    def _columns_to_order_by(self) -> Layout:
         if self.strategy is not LayoutStrategy.BIN_PACK and not self.columns:
             raise IncompatibleFields(
                 f"strategy {self.strategy} needs columns",
@@ -299,41 +277,30 @@ class CompactionTemplate(Model):
             )
         return self
 
-    @model_validator(mode="after")
-    @cel(
+    @misfit(
         "!has(self.semiMajor) || (!has(self.semiMajor.granularity) && "
         "(!has(self.semiMajor.spanning) || self.semiMajor.spanning != 'Cut')) || "
         "!has(self.layout) || !has(self.layout.strategy) || self.layout.strategy == 'BinPack'",
         "semiMajor.granularity and spanning: Cut only go with layout strategy BinPack",
         field=".semiMajor",
+        expected="strategy BinPack, or neither of them",
+        remedy="Divide the chunks first, and sort them by a second compaction",
     )
-    def _divided_in_order(self) -> Self:
+    def _divided_in_order(self) -> str:
         sorts = self.layout.strategy is not LayoutStrategy.BIN_PACK
-        if sorts and self.semi_major is not None and self.semi_major.divides:
-            raise IncompatibleFields(
-                "semiMajor.granularity and spanning: Cut only go with layout strategy BinPack",
-                found=f"strategy {self.layout.strategy}",
-                expected="strategy BinPack, or neither of them",
-                remedy="Divide the chunks first, and sort them by a second compaction",
-            )
-        return self
+        misfits = sorts and self.semi_major is not None and self.semi_major.divides
+        return f"strategy {self.layout.strategy}" if misfits else ""
 
-    @model_validator(mode="after")
-    @cel(
+    @misfit(
         "!has(self.custom) || !has(self.custom.segments) || !has(self.skipOffsetFromLatest)",
         "skipOffsetFromLatest does not go with custom.segments",
         field=".skipOffsetFromLatest",
+        expected="one of them",
+        remedy="Remove skipOffsetFromLatest: named segments are compacted at any age",
     )
-    def _named_segments_have_any_age(self) -> Self:
+    def _named_segments_have_any_age(self) -> str:
         named = self.custom is not None and self.custom.segments is not None
-        if named and self.skip_offset_from_latest is not None:
-            raise IncompatibleFields(
-                "skipOffsetFromLatest does not go with custom.segments",
-                found="both of them",
-                expected="one of them",
-                remedy="Remove skipOffsetFromLatest: named segments are compacted at any age",
-            )
-        return self
+        return "both of them" if named and self.skip_offset_from_latest is not None else ""
 
     @property
     def minor_options(self) -> Minor:
@@ -437,20 +404,15 @@ class MinUncompacted(Model):
     percent: Annotated[StrictInt, Field(ge=1, le=100)] | None = None
     """At least this percentage of the chunk's bytes is not compacted."""
 
-    @model_validator(mode="after")
-    @cel(
+    @misfit(
         "has(self.segments) || has(self.bytes) || has(self.percent)",
         "must have segments, bytes or percent",
+        expected="one of them, at least",
+        remedy="Add one, or remove minUncompacted for the defaults",
     )
-    def _has_one(self) -> MinUncompacted:
-        if self.segments is None and self.bytes is None and self.percent is None:
-            raise IncompatibleFields(
-                "must have segments, bytes or percent",
-                found="none of them",
-                expected="one of them, at least",
-                remedy="Add one, or remove minUncompacted for the defaults",
-            )
-        return self
+    def _has_one(self) -> str:
+        given = (self.segments, self.bytes, self.percent)
+        return "none of them" if all(each is None for each in given) else ""
 
 
 _LEAST = MinUncompacted(segments=4, bytes=64 * _MIB, percent=5)

@@ -120,6 +120,8 @@ def object_schema(model: type[BaseModel], *, defaults: bool = True) -> JsonSchem
     field_rules = _field_rules(model)
     for name, field in described_fields(model).items():
         alias = field.alias or name
+        if alias in getattr(model, "only_recorded", ()):
+            continue
         schema = value_schema(field.annotation, field.metadata, defaults=defaults)
         _add_rules(schema, field_rules.get(name, ()))
         _describe(schema, field)
@@ -433,7 +435,7 @@ def _schema(model: type[AnyKind]) -> JsonSchema:
             "kind": {"type": "string", "description": f"Always {model.kind_name}."},
             "metadata": {"type": "object"},
             "spec": spec,
-            "status": _status(_STATUSES.get(model, OperationStatus)),
+            "status": _status(model),
         },
         RULES: [
             *(
@@ -486,10 +488,30 @@ def _fixed_rules(model: type[AnyKind], spec_model: type[BaseModel], spec: JsonSc
     return rules
 
 
-def _status(model: type[BaseModel]) -> JsonSchema:
+_APPENDING: Final = frozenset({"TableIngest", "TableUpdate"})
+_ONLY_OF: Final[Mapping[tuple[str, ...], frozenset[str]]] = {
+    ("yields",): frozenset({"TableCompaction", "SegmentRewrite"}),
+    ("plan", "instants"): frozenset({"LogCompaction"}),
+    ("result", "replaced"): frozenset({"TableReplace"}),
+    ("result", "rowsAffected"): _APPENDING | {"TableCompaction", "TableReplace"},
+    ("result", "rowsAffected", "upserted"): _APPENDING,
+    ("result", "blocksIn"): frozenset({"LogCompaction"}),
+    ("result", "blocksOut"): _APPENDING | {"LogCompaction"},
+    ("result", "instants"): _APPENDING | {"LogCompaction"},
+}
+"""Fields of the status that only operations of these kinds report."""
+
+
+def _status(kind: type[AnyKind]) -> JsonSchema:
     """Open to what other versions of the operator report: no enums, no bounds, no required
-    fields but what makes a condition one."""
-    schema = object_schema(model, defaults=False)
+    fields but what makes a condition one. What only some kinds report is in their schemas only."""
+    schema = object_schema(_STATUSES.get(kind, OperationStatus), defaults=False)
+    for (*above, name), kinds in _ONLY_OF.items():
+        within = schema
+        for part in above:
+            within = within.get("properties", {}).get(part, {})
+        if kind.kind_name not in kinds and kind not in _STATUSES:
+            within.get("properties", {}).pop(name, None)
     _loosen(schema)
     schema["description"] = "The observed state; written by the operator."
     # -1 until the operator has seen the resource. Without it, tools that wait for a resource take

@@ -237,6 +237,55 @@ class IncompatibleFields(ValueError):
         self.remedy = remedy
 
 
+def misfit(
+    rule: str,
+    message: str,
+    *,
+    expected: str,
+    remedy: str,
+    field: str = "",
+    hides_value: bool = False,
+) -> Callable[[Callable[[Any], str]], Any]:
+    """A rule about several fields of a model. The decorated method says in Python what `rule` says
+    in CEL: it returns what was found if they do not go together, otherwise "". See `Rule` and
+    `IncompatibleFields` for the arguments."""
+
+    def validator(found_in: Callable[[Any], str]) -> Any:
+        @cel(rule, message, field=field, hides_value=hides_value)
+        def check(self: Any) -> Any:
+            if found := found_in(self):
+                raise IncompatibleFields(message, found=found, expected=expected, remedy=remedy)
+            return self
+
+        return model_validator(mode="after")(check)
+
+    return validator
+
+
+def exactly_one(*names: str) -> Any:
+    """The rule of a model that exactly one of these fields is given."""
+    spelled = [to_camel(name) for name in names]
+
+    @cel(
+        f"[{', '.join(f'has(self.{name})' for name in spelled)}].exists_one(given, given)",
+        f"must have exactly one of {', '.join(spelled)}",
+        hides_value=True,
+    )
+    def check(self: Any) -> Any:
+        given = [to_camel(name) for name in names if getattr(self, name) is not None]
+        if len(given) != 1:
+            keep = f"Keep one, and remove the {'others' if len(given) > 2 else 'other'}"
+            raise IncompatibleFields(
+                f"must have exactly one of {', '.join(spelled)}",
+                found=", ".join(given) or "none of them",
+                expected="one of them",
+                remedy=keep if given else "Add one of them",
+            )
+        return self
+
+    return model_validator(mode="after")(check)
+
+
 class Model(BaseModel):
     """Base of everything people type: camelCase, closed, immutable.
 

@@ -30,6 +30,7 @@ from tandem.spec.fields import (
     Text,
     cel,
     format_quantity,
+    misfit,
     once,
 )
 
@@ -89,21 +90,15 @@ class TableSelection(Model):
     selector: LabelSelector | None = None
     """The LakeTables that have these labels."""
 
-    @model_validator(mode="after")
-    @cel(
+    @misfit(
         "!has(self.selector) || !has(self.names) || size(self.names) == 0",
         "names does not go with selector",
         field=".names",
+        expected="one of them, or neither for all tables of the namespace",
+        remedy="Remove one of them",
     )
-    def _one_of_both(self) -> TableSelection:
-        if self.names and self.selector is not None:
-            raise IncompatibleFields(
-                "names does not go with selector",
-                found="both of them",
-                expected="one of them, or neither for all tables of the namespace",
-                remedy="Remove one of them",
-            )
-        return self
+    def _one_of_both(self) -> str:
+        return "both of them" if self.names and self.selector is not None else ""
 
 
 class Levels(Model):
@@ -161,33 +156,27 @@ class ServerAccess(Model):
     """The Secret whose key `token` is what callers present, at least 16 characters; only with
     `SharedToken`. By default `NAME-index-token`."""
 
-    @model_validator(mode="after")
-    @cel(
+    @misfit(
         "!has(self.tls) || !has(self.mode) || self.mode != 'Plaintext'",
         "tls does not go with mode Plaintext",
         field=".tls",
+        expected="mode ServiceAccount or SharedToken",
+        remedy="Remove tls, or set another mode",
     )
-    @cel(
+    def _plaintext_has_no_tls(self) -> str:
+        misfits = self.tls is not None and self.mode is AccessMode.PLAINTEXT
+        return "tls with mode Plaintext" if misfits else ""
+
+    @misfit(
         "!has(self.token) || (has(self.mode) && self.mode == 'SharedToken')",
         "token only goes with mode SharedToken",
         field=".token",
+        expected="mode SharedToken",
+        remedy="Remove token, or set mode: SharedToken",
     )
-    def _fit_the_mode(self) -> ServerAccess:
-        if self.tls is not None and self.mode is AccessMode.PLAINTEXT:
-            raise IncompatibleFields(
-                "tls does not go with mode Plaintext",
-                found="tls with mode Plaintext",
-                expected="mode ServiceAccount or SharedToken",
-                remedy="Remove tls, or set another mode",
-            )
-        if self.token is not None and self.mode is not AccessMode.SHARED_TOKEN:
-            raise IncompatibleFields(
-                "token only goes with mode SharedToken",
-                found=f"token with mode {self.mode}",
-                expected="mode SharedToken",
-                remedy="Remove token, or set mode: SharedToken",
-            )
-        return self
+    def _token_is_shared(self) -> str:
+        misfits = self.token is not None and self.mode is not AccessMode.SHARED_TOKEN
+        return f"token with mode {self.mode}" if misfits else ""
 
 
 _SIZES_COMPARABLE: Final = (

@@ -7,17 +7,16 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from tandem.spec.common import Mode, Operation, OperationSpec
 from tandem.spec.fields import (
     Bytes,
-    IncompatibleFields,
     Milliseconds,
     Model,
     StrictInt,
     Text,
-    cel,
+    misfit,
 )
 
 DEFAULT_MIN_BLOCKS = 5
@@ -102,30 +101,24 @@ class MergeOnRead(Model):
     """Merge the log into the table by blocks, bytes or age, whichever comes first; off unless
     given."""
 
-    @model_validator(mode="after")
-    @cel(
+    @misfit(
         "!has(self.deletesKept) || has(self.orderingColumn)",
         "deletesKept only goes with orderingColumn",
         field=".deletesKept",
+        expected="both, or none of them",
+        remedy="Add orderingColumn, or remove deletesKept",
     )
-    @cel(
+    def _deletes_are_ordered(self) -> str:
+        misfits = self.deletes_kept is not None and self.ordering_column is None
+        return "deletesKept without orderingColumn" if misfits else ""
+
+    @misfit(
         "self.keys.all(name, self.keys.exists_one(other, other.lowerAscii() == name.lowerAscii()))",
         "keys names a column twice",
         field=".keys",
+        expected="each column once",
+        remedy="Remove one of the two",
     )
-    def _consistent(self) -> MergeOnRead:
-        if self.deletes_kept is not None and self.ordering_column is None:
-            raise IncompatibleFields(
-                "deletesKept only goes with orderingColumn",
-                found="deletesKept without orderingColumn",
-                expected="both, or none of them",
-                remedy="Add orderingColumn, or remove deletesKept",
-            )
-        if len({name.lower() for name in self.keys}) != len(self.keys):
-            raise IncompatibleFields(
-                "keys names a column twice",
-                found=", ".join(self.keys),
-                expected="each column once",
-                remedy="Remove one of the two",
-            )
-        return self
+    def _keys_differ(self) -> str:
+        differ = len({name.lower() for name in self.keys}) == len(self.keys)
+        return "" if differ else ", ".join(self.keys)

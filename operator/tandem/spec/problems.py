@@ -216,3 +216,15 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
     if get_origin(annotation) in (Union, types.UnionType, tuple, list, Annotated):
         return [model for part in get_args(annotation) for model in _models(part)]
     return []
+
+
+class Document:
+    """One YAML document: its data, and where in which file every path of it stands."""
+
+    """A document of a file of resources: its data, and where in which file every path of it
+    stands."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.data: Any = None
+        self.lines: dict[FieldPath, str] = {}

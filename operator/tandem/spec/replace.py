@@ -8,19 +8,19 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from tandem.spec.common import LogUse, Mode, Operation, OperationSpec
 from tandem.spec.fields import (
     Bytes,
     Granularity,
-    IncompatibleFields,
     Model,
     StrictInt,
     StrictStr,
     Text,
     UniqueSegmentsOrChunks,
     cel,
+    misfit,
 )
 from tandem.spec.update import Source
 
@@ -79,33 +79,26 @@ class Replaced(Model):
     segments: UniqueSegmentsOrChunks | None = None
     """Names of segments, as `tandem table segments` shows them, in quotes: all of their rows."""
 
-    @model_validator(mode="after")
-    @cel(
+    @misfit(
         "has(self.intervals) || has(self.partitions) || has(self.segments)",
         "must have intervals, partitions or segments",
+        expected="one of them, at least",
+        remedy="Add intervals; intervals: [all] replaces the whole table",
     )
-    @cel(
+    def _selects_something(self) -> str:
+        given = (self.intervals, self.partitions, self.segments)
+        return "none of them" if all(each is None for each in given) else ""
+
+    @misfit(
         "!has(self.segments) || !(has(self.intervals) || has(self.partitions))",
         "segments goes neither with intervals nor with partitions",
         field=".segments",
+        expected="one of them",
+        remedy="Remove segments, or the others",
     )
-    def _one_selection(self) -> Replaced:
+    def _segments_alone(self) -> str:
         others = self.intervals is not None or self.partitions is not None
-        if not others and self.segments is None:
-            raise IncompatibleFields(
-                "must have intervals, partitions or segments",
-                found="none of them",
-                expected="one of them, at least",
-                remedy="Add intervals; intervals: [all] replaces the whole table",
-            )
-        if others and self.segments is not None:
-            raise IncompatibleFields(
-                "segments goes neither with intervals nor with partitions",
-                found="both",
-                expected="one of them",
-                remedy="Remove segments, or the others",
-            )
-        return self
+        return "both" if others and self.segments is not None else ""
 
 
 class TableReplaceSpec(OperationSpec):
@@ -130,87 +123,70 @@ class TableReplaceSpec(OperationSpec):
     of a table whose `time.align` is set; other tables have no such borders. Needs a table with a
     time column."""
 
-    @model_validator(mode="after")
-    @cel(
+    @misfit(
         "!has(self.startVersion) || self.scope == 'AtStart'",
         "startVersion only goes with scope AtStart",
         field=".startVersion",
+        expected="scope AtStart, or no startVersion",
+        remedy="Remove startVersion, or set scope: AtStart",
     )
-    @cel(
+    def _start_has_a_version(self) -> str:
+        misfits = self.scope is Scope.AT_COMMIT and self.start_version is not None
+        return "startVersion with scope AtCommit" if misfits else ""
+
+    @misfit(
         "!has(self.replace.segments) || self.scope == 'AtStart'",
         "segments only go with scope AtStart",
         field=".scope",
+        expected="scope AtStart, or intervals or partitions",
+        remedy="Set scope: AtStart",
     )
-    @cel(
+    def _segments_are_of_the_start(self) -> str:
+        misfits = self.scope is Scope.AT_COMMIT and self.replace.segments is not None
+        return "segments with scope AtCommit" if misfits else ""
+
+    @misfit(
         "!has(self.outside) || has(self.source)",
         "outside only goes with a source",
         field=".outside",
+        expected="a source, or no outside",
+        remedy="Add source, or remove outside to drop what is named",
     )
-    @cel(
+    def _outside_is_of_a_source(self) -> str:
+        misfits = self.source is None and self.outside is not None
+        return "outside without a source" if misfits else ""
+
+    @misfit(
         "!has(self.granularity) || has(self.source)",
         "granularity only goes with a source",
         field=".granularity",
+        expected="a source, or no granularity",
+        remedy="Add source, or remove granularity to drop what is named",
     )
-    @cel(
+    def _granularity_is_of_a_source(self) -> str:
+        misfits = self.source is None and self.granularity is not None
+        return "granularity without a source" if misfits else ""
+
+    @misfit(
         "!has(self.granularity) || self.granularity != 'All'",
         "granularity must be shorter than All",
         field=".granularity",
+        expected="Hour, Day, Week, Month, Quarter or Year",
+        remedy="Remove granularity, or set a shorter one",
     )
-    @cel(
+    def _has_borders(self) -> str:
+        return "granularity All" if self.granularity is Granularity.ALL else ""
+
+    @misfit(
         "!has(self.outside) || !has(self.replace.segments)",
         "outside does not go with segments",
         field=".outside",
+        expected="no outside: a source may have any rows in place of segments",
+        remedy="Remove outside",
     )
-    def _fits(self) -> TableReplaceSpec:
-        segments = self.replace.segments is not None
-        at_commit, drops = self.scope is Scope.AT_COMMIT, self.source is None
-        for misfits, message, found, expected, remedy in (
-            (
-                at_commit and self.start_version is not None,
-                "startVersion only goes with scope AtStart",
-                "startVersion with scope AtCommit",
-                "scope AtStart, or no startVersion",
-                "Remove startVersion, or set scope: AtStart",
-            ),
-            (
-                at_commit and segments,
-                "segments only go with scope AtStart",
-                "segments with scope AtCommit",
-                "scope AtStart, or intervals or partitions",
-                "Set scope: AtStart",
-            ),
-            (
-                drops and self.outside is not None,
-                "outside only goes with a source",
-                "outside without a source",
-                "a source, or no outside",
-                "Add source, or remove outside to drop what is named",
-            ),
-            (
-                drops and self.granularity is not None,
-                "granularity only goes with a source",
-                "granularity without a source",
-                "a source, or no granularity",
-                "Add source, or remove granularity to drop what is named",
-            ),
-            (
-                self.granularity is Granularity.ALL,
-                "granularity must be shorter than All",
-                "granularity All",
-                "Hour, Day, Week, Month, Quarter or Year",
-                "Remove granularity, or set a shorter one",
-            ),
-            (
-                segments and self.outside is not None,
-                "outside does not go with segments",
-                "outside with segments",
-                "no outside: a source may have any rows in place of segments",
-                "Remove outside",
-            ),
-        ):
-            if misfits:
-                raise IncompatibleFields(message, found=found, expected=expected, remedy=remedy)
-        return self
+    def _segments_have_no_outside(self) -> str:
+        misfits = self.replace.segments is not None and self.outside is not None
+        return "outside with segments" if misfits else ""
 
 
 class TableReplace(Operation):

@@ -17,6 +17,7 @@ from tandem.spec.fields import (
     Text,
     UniqueSegmentsOrChunks,
     cel,
+    misfit,
 )
 from tandem.spec.index import BloomFilters
 
@@ -93,22 +94,16 @@ class Rewrite(Model):
     """Write the files with bloom filters of these columns, beside those that the LakeTable's
     `index.bloomFilters` names."""
 
-    @model_validator(mode="after")
-    @cel(
+    @misfit(
         "self.purgeDeleted || has(self.recompress) || (has(self.sortBy) && size(self.sortBy) > 0) "
         "|| has(self.addBloomFilters)",
         "must set at least one of purgeDeleted, recompress, sortBy, addBloomFilters",
+        expected="one of them, at least",
+        remedy="Add purgeDeleted: true, for example",
     )
-    def _asks_for_something(self) -> Rewrite:
+    def _asks_for_something(self) -> str:
         others = self.recompress is not None or self.add_bloom_filters is not None
-        if not (self.purge_deleted or others or self.sort_by):
-            raise IncompatibleFields(
-                "must set at least one of purgeDeleted, recompress, sortBy, addBloomFilters",
-                found="none of them",
-                expected="one of them, at least",
-                remedy="Add purgeDeleted: true, for example",
-            )
-        return self
+        return "" if self.purge_deleted or others or self.sort_by else "none of them"
 
 
 class SegmentRewriteSpec(RewritingSpec):

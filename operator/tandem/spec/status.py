@@ -12,7 +12,7 @@ printed.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -23,6 +23,10 @@ from pydantic.alias_generators import to_camel
 class StatusModel(BaseModel):
     """Base of all status models. Open to fields of later versions: status is read back from
     files that a newer Tandem may have written."""
+
+    only_recorded: ClassVar[frozenset[str]] = frozenset()
+    """Fields that a resource in a cluster does not have: they are in the table's log and below its
+    `_tandem/`, and `tandem history` and `tandem plan` print them."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,
@@ -186,6 +190,9 @@ class Progress(StatusModel):
 
 
 class Plan(StatusModel):
+    # How its runs were found, and its locks, which repeat the segments.
+    only_recorded: ClassVar[frozenset[str]] = frozenset({"steps", "locks"})
+
     read_version: int
     """Delta version that the operation reads."""
     inputs: int
@@ -200,8 +207,6 @@ class Plan(StatusModel):
     """How many files it expects to write."""
     output_bytes: int | None = None
     """About how much it expects to write."""
-    cost_bytes: int | None = None
-    """About how much it expects to read and write, together."""
     instants: tuple[str, ...] | None = None
     """The intervals of instants whose blocks it replaces, one for each run: `1-3`."""
     steps: tuple[str, ...] | None = None
@@ -258,6 +263,11 @@ class ReconciledCommit(StatusModel):
 
 
 class Reconciled(StatusModel):
+    # `result.summary` says it in sentences.
+    only_recorded: ClassVar[frozenset[str]] = frozenset(
+        {"bySegment", "filesMasked", "milliseconds", "runsDropped", "rowsLost", "met"}
+    )
+
     commits_seen: int = 0
     """Commits by others between our read version and our commit."""
     deletes_remapped: int = 0
@@ -330,15 +340,11 @@ class OperationResult(StatusModel):
     """Blocks of a log that a log compaction replaced."""
     blocks_out: int | None = None
     """Blocks that it made of them, or that an operation appended to a log."""
-    bytes_in: int | None = None
-    """Size of the replaced blocks."""
-    bytes_out: int | None = None
-    """Size of the new blocks."""
     instants: tuple[str, ...] | None = None
     """The intervals of instants of the replaced blocks, one for each run: `1-3`; or the instant of
     the appended ones: `4`."""
     replaced: RowsReplaced | None = None
-    """What a replace removed, and what it left."""
+    """What a TableReplace removed, and what it left."""
     reconciled: Reconciled | None = None
     """The concurrent commits of other writers, and how they were reconciled with."""
     repeated: bool | None = None
@@ -382,7 +388,8 @@ class OperationStatus(StatusModel):
     plan: Plan | None = None
     """What the operation does, and the version that it read."""
     yields: Yielded | None = None
-    """How often it yielded to other writers; absent if it never did."""
+    """How often a TableCompaction or SegmentRewrite yielded to other writers; absent if it never
+    did."""
     result: OperationResult | None = None
     """The result of the operation."""
 

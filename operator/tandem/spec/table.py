@@ -35,6 +35,7 @@ from tandem.spec.fields import (
     StrictStr,
     Text,
     cel,
+    misfit,
     once,
 )
 from tandem.spec.fields import Granularity as Granularity
@@ -239,27 +240,9 @@ class Create(Model):
             _check_property(name, text)
         return value
 
-    # That two columns differ by more than their case is for the validator alone: comparing each
-    # with each costs more than the API server spends.
+    # For the validator alone: comparing each with each costs more than the API server spends.
     @model_validator(mode="after")
-    @cel(
-        "!has(self.partitionBy) || self.partitionBy.map(name, name.lowerAscii()).all(name, "
-        "self.schema.exists(column, column.name.lowerAscii() == name))",
-        "partitionBy names a column which is not in schema",
-        field=".partitionBy",
-    )
-    @cel(
-        "!has(self.partitionBy) || self.partitionBy.all(name, self.partitionBy.exists_one(other, "
-        "other.lowerAscii() == name.lowerAscii()))",
-        "partitionBy names a column twice",
-        field=".partitionBy",
-    )
-    @cel(
-        "!has(self.partitionBy) || self.partitionBy.size() < self.schema.size()",
-        "at least one column must not be in partitionBy",
-        field=".partitionBy",
-    )
-    def _consistent(self) -> Create:
+    def _columns_differ(self) -> Create:
         # Delta's column names are case-insensitive: two that differ in case only are one.
         names = [column.name.lower() for column in self.columns]
         for name in names:
@@ -270,29 +253,42 @@ class Create(Model):
                     expected="names that differ in more than their case",
                     remedy="Rename or remove one of them",
                 )
-        for partition in self.partition_by:
-            if partition.lower() not in names:
-                raise IncompatibleFields(
-                    f"partitionBy names {partition!r}, which is not in schema",
-                    found=partition,
-                    expected=f"some of {', '.join(column.name for column in self.columns[:16])}",
-                    remedy="Correct the name, or add the column to schema",
-                )
-        if len({name.lower() for name in self.partition_by}) != len(self.partition_by):
-            raise IncompatibleFields(
-                "partitionBy names a column twice",
-                found=", ".join(self.partition_by),
-                expected="each column once",
-                remedy="Remove one of the two",
-            )
-        if len(self.partition_by) == len(self.columns):
-            raise IncompatibleFields(
-                "at least one column must not be in partitionBy",
-                found=f"all {len(self.columns)} columns",
-                expected="fewer than all",
-                remedy="Remove columns with many values from partitionBy",
-            )
         return self
+
+    @misfit(
+        "!has(self.partitionBy) || self.partitionBy.map(name, name.lowerAscii()).all(name, "
+        "self.schema.exists(column, column.name.lowerAscii() == name))",
+        "partitionBy names a column which is not in schema",
+        field=".partitionBy",
+        expected="columns of schema",
+        remedy="Correct the name, or add the column to schema",
+    )
+    def _partitions_are_columns(self) -> str:
+        names = {column.name.lower() for column in self.columns}
+        return next((name for name in self.partition_by if name.lower() not in names), "")
+
+    @misfit(
+        "!has(self.partitionBy) || self.partitionBy.all(name, self.partitionBy.exists_one(other, "
+        "other.lowerAscii() == name.lowerAscii()))",
+        "partitionBy names a column twice",
+        field=".partitionBy",
+        expected="each column once",
+        remedy="Remove one of the two",
+    )
+    def _partitions_differ(self) -> str:
+        differ = len({name.lower() for name in self.partition_by}) == len(self.partition_by)
+        return "" if differ else ", ".join(self.partition_by)
+
+    @misfit(
+        "!has(self.partitionBy) || self.partitionBy.size() < self.schema.size()",
+        "at least one column must not be in partitionBy",
+        field=".partitionBy",
+        expected="fewer than all",
+        remedy="Remove columns with many values from partitionBy",
+    )
+    def _not_all_partition(self) -> str:
+        everything = len(self.partition_by) == len(self.columns)
+        return f"all {len(self.columns)} columns" if everything else ""
 
 
 class Time(Model):
@@ -305,21 +301,16 @@ class Time(Model):
     1,000 chunks in each of their tasks. Then intervals drop without a job, and compactions meet no
     file that spans chunks; but there are more files, and smaller ones. Off by default."""
 
-    @model_validator(mode="after")
-    @cel(
+    @misfit(
         "!self.align || self.granularity != 'All'",
         "align needs a granularity shorter than All",
         field=".align",
+        expected="Hour, Day, Week, Month, Quarter or Year",
+        remedy="Set a shorter granularity, or remove align",
     )
-    def _has_chunks(self) -> Time:
-        if self.align and self.granularity is Granularity.ALL:
-            raise IncompatibleFields(
-                "align needs a granularity shorter than All",
-                found="align with granularity All",
-                expected="Hour, Day, Week, Month, Quarter or Year",
-                remedy="Set a shorter granularity, or remove align",
-            )
-        return self
+    def _has_chunks(self) -> str:
+        misfits = self.align and self.granularity is Granularity.ALL
+        return "align with granularity All" if misfits else ""
 
 
 class Retention(Model):
@@ -477,9 +468,6 @@ class TableJobs(Model):
     pool: Pooling = Pooling.AUTO
     """`Auto`: small jobs go to a job pool, if the operator has pools. `Never`: each job has its own
     application."""
-    pooled_below: Bytes | None = None
-    """A job that reads as much or more has its own application. By default, and at most, the
-    operator's `--job-pool-below`."""
 
 
 class LakeTableSpec(Model):
@@ -517,44 +505,47 @@ class LakeTableSpec(Model):
     """Which jobs share an application with those of other operations, in a cluster; by default as
     the operator has it. See docs/spark-applications.md."""
 
-    @model_validator(mode="after")
-    @cel(
+    @property
+    def _without_chunks(self) -> str:
+        """Why it has no time chunks; "" if it has."""
+        if self.time is None:
+            return "no time"
+        return "time.granularity All" if self.time.granularity is Granularity.ALL else ""
+
+    @misfit(
         "!has(self.compaction) || !has(self.compaction.chunks) || (has(self.time) && "
         "(!has(self.time.granularity) || self.time.granularity != 'All'))",
         "compaction.chunks needs time chunks",
         field=".compaction.chunks",
+        expected="time with a column, and a granularity from Hour to Year",
+        remedy="Set spec.time, or remove spec.compaction.chunks",
     )
-    @cel(
+    def _chunks_need_time(self) -> str:
+        chunks = self.compaction is not None and self.compaction.chunks is not None
+        return self._without_chunks if chunks else ""
+
+    @misfit(
         "!has(self.retention) || !has(self.retention.rows) || (has(self.time) && "
         "(!has(self.time.granularity) || self.time.granularity != 'All'))",
         "retention.rows needs time chunks",
         field=".retention.rows",
+        expected="time with a column, and a granularity from Hour to Year",
+        remedy="Set spec.time, or remove spec.retention.rows",
     )
-    @cel(
+    def _retention_needs_time(self) -> str:
+        rows = self.retention is not None and self.retention.rows is not None
+        return self._without_chunks if rows else ""
+
+    @misfit(
         "!has(self.retention) || !has(self.retention.rows) || !has(self.mergeOnRead)",
         "retention.rows does not go with mergeOnRead",
         field=".retention.rows",
+        expected="one of them",
+        remedy="Remove retention.rows, and delete old rows with a TableUpdate",
     )
-    def _chunks_need_time(self) -> LakeTableSpec:
+    def _retention_reads_no_log(self) -> str:
         rows = self.retention is not None and self.retention.rows is not None
-        chunks = self.compaction is not None and self.compaction.chunks is not None
-        timed = self.time is not None and self.time.granularity is not Granularity.ALL
-        if (rows or chunks) and not timed:
-            field = "compaction.chunks" if chunks else "retention.rows"
-            raise IncompatibleFields(
-                f"{field} needs time chunks",
-                found="no time" if self.time is None else "time.granularity All",
-                expected="time with a column, and a granularity from Hour to Year",
-                remedy=f"Set spec.time, or remove spec.{field}",
-            )
-        if rows and self.merge_on_read is not None:
-            raise IncompatibleFields(
-                "retention.rows does not go with mergeOnRead",
-                found="both of them",
-                expected="one of them",
-                remedy="Remove retention.rows, and delete old rows with a TableUpdate",
-            )
-        return self
+        return "both of them" if rows and self.merge_on_read is not None else ""
 
 
 class LakeTable(Resource):

@@ -19,6 +19,8 @@ from tandem.spec.fields import (
     SqlCondition,
     StrictInt,
     cel,
+    exactly_one,
+    misfit,
 )
 
 _MIB = 2**20
@@ -54,21 +56,16 @@ class Source(Model):
     version: Annotated[StrictInt, Field(ge=0)] | None = None
     """Which version of a `Delta` source; the latest at the first attempt by default."""
 
-    @model_validator(mode="after")
-    @cel(
+    @misfit(
         "!has(self.version) || self.format == 'Delta'",
         "version only goes with format Delta",
         field=".version",
+        expected="no version, or format Delta",
+        remedy="Remove version: only a Delta table has versions",
     )
-    def _version_only_for_delta(self) -> Source:
-        if self.version is not None and self.format is not SourceFormat.DELTA:
-            raise IncompatibleFields(
-                "version only goes with format Delta",
-                found=f"version {self.version} with format {self.format}",
-                expected="no version, or format Delta",
-                remedy="Remove version: only a Delta table has versions",
-            )
-        return self
+    def _version_only_for_delta(self) -> str:
+        misfits = self.version is not None and self.format is not SourceFormat.DELTA
+        return f"version {self.version} with format {self.format}" if misfits else ""
 
 
 class Empty(Model):
@@ -85,20 +82,6 @@ class MergeInsert(Model):
     """Column → value; `s` is the source."""
 
 
-def _exactly_one(clause: Model, *names: str) -> None:
-    spelled = {name: clause.__class__.model_fields[name].alias or name for name in names}
-    given = [spelled[name] for name in names if getattr(clause, name) is not None]
-    if len(given) != 1:
-        raise IncompatibleFields(
-            f"must have exactly one of {', '.join(spelled.values())}",
-            found=", ".join(given) or "none of them",
-            expected="one of them",
-            remedy=f"Keep one, and remove the {'others' if len(given) > 2 else 'other'}"
-            if given
-            else "Add one of them",
-        )
-
-
 class WhenMatched(Model):
     where: SqlCondition | None = None
     """A further condition."""
@@ -109,15 +92,7 @@ class WhenMatched(Model):
     update_all: Empty | None = None
     """Update every column from the source's column of that name."""
 
-    @model_validator(mode="after")
-    @cel(
-        "[has(self.delete), has(self.update), has(self.updateAll)].exists_one(given, given)",
-        "must have exactly one of delete, update, updateAll",
-        hides_value=True,
-    )
-    def _one_action(self) -> WhenMatched:
-        _exactly_one(self, "delete", "update", "update_all")
-        return self
+    _one_action = exactly_one("delete", "update", "update_all")
 
 
 class WhenNotMatched(Model):
@@ -128,15 +103,7 @@ class WhenNotMatched(Model):
     insert_all: Empty | None = None
     """Insert the source row as it is."""
 
-    @model_validator(mode="after")
-    @cel(
-        "[has(self.insert), has(self.insertAll)].exists_one(given, given)",
-        "must have exactly one of insert, insertAll",
-        hides_value=True,
-    )
-    def _one_action(self) -> WhenNotMatched:
-        _exactly_one(self, "insert", "insert_all")
-        return self
+    _one_action = exactly_one("insert", "insert_all")
 
 
 class WhenNotMatchedBySource(Model):
@@ -147,15 +114,7 @@ class WhenNotMatchedBySource(Model):
     update: MergeUpdate | None = None
     """Update the row."""
 
-    @model_validator(mode="after")
-    @cel(
-        "[has(self.delete), has(self.update)].exists_one(given, given)",
-        "must have exactly one of delete, update",
-        hides_value=True,
-    )
-    def _one_action(self) -> WhenNotMatchedBySource:
-        _exactly_one(self, "delete", "update")
-        return self
+    _one_action = exactly_one("delete", "update")
 
 
 class Merge(Model):
@@ -191,23 +150,18 @@ class Merge(Model):
             return {("on" if key == "true" else key): item for key, item in value.items()}
         return value
 
-    @model_validator(mode="after")
-    @cel(
+    @misfit(
         "[has(self.whenMatched) && size(self.whenMatched) > 0, "
         "has(self.whenNotMatched) && size(self.whenNotMatched) > 0, "
         "has(self.whenNotMatchedBySource) && size(self.whenNotMatchedBySource) > 0]"
         ".exists(given, given)",
         "must have at least one of whenMatched, whenNotMatched, whenNotMatchedBySource",
+        expected="at least one clause",
+        remedy="Add a clause: whenMatched with updateAll, for example",
     )
-    def _does_something(self) -> Merge:
-        if not (self.when_matched or self.when_not_matched or self.when_not_matched_by_source):
-            raise IncompatibleFields(
-                "must have at least one of whenMatched, whenNotMatched, whenNotMatchedBySource",
-                found="no clause",
-                expected="at least one clause",
-                remedy="Add a clause: whenMatched with updateAll, for example",
-            )
-        return self
+    def _does_something(self) -> str:
+        clauses = (self.when_matched, self.when_not_matched, self.when_not_matched_by_source)
+        return "" if any(clauses) else "no clause"
 
 
 class Upsert(Model):
@@ -250,16 +204,7 @@ class TableUpdateSpec(OperationSpec):
     target_file_size: Bytes = 128 * _MIB
     """Target size of output files."""
 
-    @model_validator(mode="after")
-    @cel(
-        "[has(self.update), has(self.delete), has(self.merge), has(self.upsert), "
-        "has(self.deleteKeys)].exists_one(given, given)",
-        "must have exactly one of update, delete, merge, upsert, deleteKeys",
-        hides_value=True,
-    )
-    def _one_statement(self) -> TableUpdateSpec:
-        _exactly_one(self, "update", "delete", "merge", "upsert", "delete_keys")
-        return self
+    _one_statement = exactly_one("update", "delete", "merge", "upsert", "delete_keys")
 
     @property
     def appends(self) -> bool:

@@ -33,7 +33,7 @@ import yaml
 from aiohttp import web
 from yarl import URL
 
-from tandem.kube.client.connections import SocketTracker
+from tandem.kube.client.credentials import SocketTracker
 
 LIMIT_S = 120.0
 WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})

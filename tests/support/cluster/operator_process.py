@@ -39,7 +39,7 @@ from support.jobs.quick_jobs import QuickJobs
 from tandem.errors import OutcomeUnknown
 from tandem.kube.dev.controller import DevSettings, run_dev
 from tandem.kube.operator import run_operator
-from tandem.kube.runtime.settings import OperatorSettings
+from tandem.kube.runtime.context import OperatorSettings
 from tandem.locks.etcd.store import EtcdSettings
 from tandem.operations.machine.events import Effect, Event
 from tandem.operations.registry import import_kinds

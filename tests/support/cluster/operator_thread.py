@@ -26,7 +26,7 @@ from support.jobs.quick_jobs import QuickJobs
 from support.waiting import LIMIT_S, await_that
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
 from tandem.kube.operator import run_operator
-from tandem.kube.runtime.settings import OperatorSettings
+from tandem.kube.runtime.context import OperatorSettings
 from tandem.operations.ports import Clock
 from tandem.operations.session.options import Interceptor, passthrough
 from tandem.spec.common import plural

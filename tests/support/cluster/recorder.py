@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from tandem.kube.client.api import Api
-from tandem.kube.client.kinds import path
-from tandem.kube.client.watch import SYNCED, follow
+from tandem.kube.client.api import SYNCED, Api, follow
+from tandem.kube.client.resources import path
 from tandem.spec.resources import KINDS
 
 if TYPE_CHECKING:

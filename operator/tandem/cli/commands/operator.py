@@ -14,8 +14,7 @@ from tandem.cli.errors import Exit
 from tandem.errors import InvalidSpec
 
 if TYPE_CHECKING:
-    from tandem.jobs.pool import PoolRules
-    from tandem.kube.runtime.settings import OperatorSettings
+    from tandem.kube.runtime.context import OperatorSettings
     from tandem.locks.etcd.store import EtcdSettings
 
 
@@ -87,7 +86,7 @@ def etcd_settings(
 
 def table_memory(text: str) -> int:
     """Bytes that reading one table may take; "" for the default. Raises: InvalidSpec."""
-    from tandem.kube.runtime.table_memory import default_table_memory
+    from tandem.kube.runtime.memory import default_table_memory
     from tandem.spec.fields import parse_quantity
 
     if not text:
@@ -107,19 +106,6 @@ def table_memory(text: str) -> int:
             expected="at least 1Mi",
         )
     return size
-
-
-def job_pools(slots: int, below: str, idle_s: float) -> PoolRules:
-    """Which jobs are pooled. Raises: InvalidSpec."""
-    from tandem.jobs.pool import PoolRules
-    from tandem.spec.fields import parse_quantity
-
-    try:
-        return PoolRules(slots=slots, below_bytes=parse_quantity(below), idle_s=idle_s)
-    except ValueError as error:
-        raise InvalidSpec(
-            str(error), resource="tandem operator", field="--job-pool-below", found=below
-        ) from error
 
 
 def template(file: Path | None) -> dict[str, Any] | None:
@@ -144,7 +130,8 @@ def run(settings: OperatorSettings) -> Exit:
 
     import structlog
 
-    from tandem.kube.operator import ApiServerRestored, LeadershipLost
+    from tandem.kube.kopf_loop import LeadershipLost
+    from tandem.kube.runtime.leader import ApiServerRestored
 
     try:
         asyncio.run(_run(settings))

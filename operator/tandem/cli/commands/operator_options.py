@@ -83,12 +83,6 @@ def operator(
     image_pull_policy: Annotated[
         PullPolicy, option("--image-pull-policy", "Pull policy of that image.")
     ] = PullPolicy.IF_NOT_PRESENT,
-    spark_version: Annotated[
-        str, option("--spark-version", "Spark's version in that image.")
-    ] = "4.2.0",
-    apps_dir: Annotated[
-        str, option("--apps-dir", "Where that image has spark_apps/.")
-    ] = "local:///opt/tandem/spark_apps",
     service_account: Annotated[
         str,
         option("--service-account", "Service account of Spark drivers, in each namespace."),
@@ -165,14 +159,6 @@ def operator(
             min=0,
         ),
     ] = 0,
-    job_pool_below: Annotated[
-        str,
-        option("--job-pool-below", "A job that reads as much or more has its own application."),
-    ] = "1Gi",
-    job_pool_idle: Annotated[
-        float,
-        option("--job-pool-idle", "Seconds after which a job pool without jobs ends.", min=1),
-    ] = 300.0,
     deadline: Annotated[
         int,
         option(
@@ -222,21 +208,6 @@ def operator(
         float,
         option("--table-poll", "Seconds between two polls for commits of other writers.", min=0.1),
     ] = 10.0,
-    job_poll_ms: Annotated[
-        int, option("--job-poll-ms", "Milliseconds between two polls of a job.", min=10)
-    ] = 500,
-    cancel: Annotated[
-        float,
-        option("--cancel", "Seconds that a deleted operation has to clean up.", min=1),
-    ] = 60.0,
-    index_token: Annotated[
-        Path | None,
-        option(
-            "--index-token",
-            "File with a token of the operator's account with the audience tandem-index, to ask "
-            "index servers what they hold.",
-        ),
-    ] = None,
     no_finalizers: Annotated[
         bool,
         option(
@@ -286,8 +257,9 @@ def operator(
             password=os.environ.get("TANDEM_ETCD_PASSWORD", ""),
             password_file=etcd_password_file,
         )
-        from tandem.kube.runtime.job_slots import JobLimits
-        from tandem.kube.runtime.settings import OperatorSettings
+        from tandem.jobs.pool import PoolRules
+        from tandem.kube.runtime.context import OperatorSettings
+        from tandem.kube.runtime.slots import JobLimits
         from tandem.kube.tables.location_policy import LocationPolicy
         from tandem.spark.application.manifest import ApplicationSettings
 
@@ -300,8 +272,6 @@ def operator(
             application=ApplicationSettings(
                 image=image,
                 image_pull_policy=image_pull_policy,
-                spark_version=spark_version,
-                apps_dir=apps_dir,
                 service_account=service_account,
                 max_executors=max_executors,
                 template=operator.template(spark_template),
@@ -311,19 +281,16 @@ def operator(
             allowed_locations=tuple(allowed_locations or ()),
             allowed_endpoints=tuple(allowed_endpoints or ()),
             job_limits=JobLimits(max_jobs, max_jobs_per_namespace, max_jobs_per_table),
-            job_pools=operator.job_pools(job_pool, job_pool_below, job_pool_idle),
+            job_pools=PoolRules(slots=job_pool),
             deadline_s=deadline,
             automatic_slots=automatic_slots,
             workers=workers,
             store_timeout_s=store_timeout,
             table_memory=operator.table_memory(table_memory),
             table_poll_s=table_poll,
-            poll_ms=job_poll_ms,
             election_id=election_id,
             health=health,
             table_metrics=table_metrics,
-            cancel_s=cancel,
-            index_token=index_token,
             finalizers=not no_finalizers,
         )
         raise typer.Exit(operator.run(settings))

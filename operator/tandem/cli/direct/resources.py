@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 from tandem.cli.commands.tables import Target
 from tandem.errors import InvalidSpec
 from tandem.spec import API_VERSION, AnyResource, LakeTable, Operation
-from tandem.spec.loading.loader import parse
+from tandem.spec.loader import parse
 from tandem.spec.problems import InvalidSpecs
 from tandem.spec.resources import AnyKind
 

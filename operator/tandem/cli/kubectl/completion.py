@@ -39,7 +39,7 @@ def operations(typed: typer.Context, incomplete: str) -> list[str]:
 def _names(typed: typer.Context, kind: str) -> list[str]:
     from tandem.cli.kubectl import access
     from tandem.errors import TandemError
-    from tandem.kube.client.kinds import path
+    from tandem.kube.client.resources import path
 
     async def work(user: access.Access) -> list[str]:
         found = await user.list(path(kind, user.namespace))

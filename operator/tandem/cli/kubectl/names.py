@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from tandem.errors import InvalidSpec
-from tandem.kube.client.kinds import TABLE_KIND
+from tandem.kube.client.resources import TABLE_KIND
 from tandem.spec.common import GROUP, OPERATIONS, plural
 from tandem.spec.resources import KINDS
 

@@ -25,7 +25,7 @@ from tandem.cli.kubectl.read_commands import now_ms
 from tandem.cli.output import Output, print_data
 from tandem.errors import InvalidSpec, ReferenceNotFound, TandemError
 from tandem.json_types import Json
-from tandem.kube.client.kinds import TABLE_KIND, path, spec_of, status_of
+from tandem.kube.client.resources import TABLE_KIND, path, spec_of, status_of
 from tandem.locks.rules import MATRIX, Compatibility
 from tandem.remedies import remedy
 from tandem.spec import Operation, load_all
@@ -357,7 +357,6 @@ def _lines(request: PlanRequest) -> list[tuple[str, str]]:
     output = "" if found.get("outputFiles") is None else _files(found["outputFiles"])
     if output and found.get("outputBytes") is not None:
         output += f", about {human_bytes(found['outputBytes'])}"
-    cost = found.get("costBytes")
     return [
         ("statement", plan_report.clause_by_clause(str(found.get("statement") or ""))),
         *plan_report.lines_of(request.kind, request.spec),
@@ -367,7 +366,6 @@ def _lines(request: PlanRequest) -> list[tuple[str, str]]:
         ("instants", _some(found.get("instants") or ())),
         ("writes", output),
         ("copies", str(found.get("copies") or "")),
-        ("cost", "" if cost is None else f"about {human_bytes(cost)} to read and write"),
         ("meets", "\n".join(_meets(conflict) for conflict in request.conflicts) or "nothing"),
     ]  # fmt: skip
 

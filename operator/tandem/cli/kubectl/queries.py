@@ -15,7 +15,7 @@ from tandem.cli.kubectl.access import Access
 from tandem.errors import AccessDenied, InvalidSpec, ReferenceNotFound, TandemError
 from tandem.json_types import Json
 from tandem.kube.client.api import ResourcePath
-from tandem.kube.client.kinds import TABLE_KIND, path
+from tandem.kube.client.resources import TABLE_KIND, path
 from tandem.spec.common import GROUP, OPERATIONS
 from tandem.spec.index import IndexServer
 from tandem.spec.status import Phase

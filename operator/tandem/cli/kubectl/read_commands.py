@@ -29,7 +29,7 @@ from tandem.cli.output import Output, print_data
 from tandem.cli.output import table_of as table
 from tandem.errors import AccessDenied, TandemError
 from tandem.json_types import Json
-from tandem.kube.client.kinds import is_plan_copy, status_of
+from tandem.kube.client.resources import is_plan_copy, status_of
 from tandem.spec.common import GROUP
 from tandem.spec.status import ENDED
 

@@ -18,7 +18,7 @@ from tandem.cli.kubectl.read_commands import now_ms
 from tandem.errors import InvalidSpec
 from tandem.json_types import Json
 from tandem.kube.client.api import ResourcePath
-from tandem.kube.client.kinds import TABLE_KIND, is_active, path, spec_of, status_of
+from tandem.kube.client.resources import TABLE_KIND, is_active, path, spec_of, status_of
 from tandem.remedies import remedy
 from tandem.spec.labels import RETRY_ANNOTATION
 from tandem.spec.status import ENDED, Phase

@@ -2,12 +2,8 @@
 
 Decides nothing.
 
-    api             requests: typed errors, retries
-    connections     TLS, proxy and sockets: the official package's client
-    credentials     kubeconfig and in-cluster login
-    watch           list and watch
-    json_depth      reads deeply nested JSON
-    kinds           names of our kinds, and fields of their objects
-    events          Kubernetes Events
-    resource_cache  our resources, in memory
+    api          requests, lists and watches: typed errors, retries, deeply nested JSON
+    credentials  kubeconfig and in-cluster login; TLS, proxy and sockets
+    resources    names and fields of our kinds, and our resources in memory
+    events       Kubernetes Events
 """

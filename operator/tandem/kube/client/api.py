@@ -9,20 +9,76 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
 import aiohttp
+import numpy as np
 from kubernetes.aio.config import ConfigException
 
 from tandem.errors import AccessDenied, InvalidSpec
 from tandem.json_types import Json
-from tandem.kube.client import json_depth
-from tandem.kube.client.connections import Connections, SocketTracker
-from tandem.kube.client.credentials import Credentials, LogIn, Login
+from tandem.kube.client.credentials import Connections, Credentials, LogIn, Login, SocketTracker
+
+# Reads the API server's JSON at any depth.
+#
+# A user who may create an object in one namespace may nest it ten thousand levels deep where its
+# schema is open (`sparkTemplate`, a pod's template). Python's JSON decoder fails at a thousand:
+# then a watch ends, and the operator stops working for all namespaces. Values below any plausible
+# depth are cut off here, so that no later code has to walk them; the spec's model refuses the
+# rest.
+#
+# The text is cut before it is decoded. A decoder that runs into the limit of recursion, or runs
+# with a higher one, may end the process: what the garbage collector calls meanwhile cannot
+# recover.
+
+
+MOST_LEVELS: Final = 150
+"""Deeper than any known object, including schemas."""
+CUT: Final = "(cut off: nested too deeply)"
+
+_STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
+_STRINGS = re.compile(_STRING, re.DOTALL)
+_TOKENS = re.compile(_STRING + rb"|[{}\[\]]", re.DOTALL)
+_OPEN, _BRACKETS = b"{[", b"{}[]"
+_ALL_ELSE = bytes(sorted({*range(256)} - {*_BRACKETS}))
+
+
+def loads(text: str | bytes, most: int = MOST_LEVELS) -> Any:
+    """Like `json.loads`, with `CUT` in place of objects and arrays on more than `most` levels."""
+    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    if data.count(b"{") + data.count(b"[") > most and _levels(data) > most:
+        return json.loads(_cut(data, most))
+    return json.loads(text)
+
+
+def _levels(data: bytes) -> int:
+    brackets = np.frombuffer(_STRINGS.sub(b"", data).translate(None, _ALL_ELSE), np.uint8)
+    opens = (brackets == _OPEN[0]) | (brackets == _OPEN[1])
+    return int(np.cumsum(np.where(opens, 1, -1)).max(initial=0))
+
+
+def _cut(data: bytes, most: int) -> bytes:
+    parts: list[bytes] = []
+    level = begin = 0
+    for token in _TOKENS.finditer(data):
+        if token[0] in (b"{", b"["):
+            level += 1
+            if level == most + 1:
+                parts.append(data[begin : token.start()])
+        elif token[0] in (b"}", b"]"):
+            level -= 1
+            if level == most:
+                parts.append(json.dumps(CUT).encode())
+                begin = token.end()
+    if level <= most:  # else it ends within what was cut off, and is no JSON
+        parts.append(data[begin:])
+    return b"".join(parts)
+
 
 _BACKOFF_S = (0.1, 0.3, 0.7, 1.5, 3.0, 5.0)
 _FORBIDDEN_S = 10.0
@@ -272,7 +328,7 @@ class Api:
         timeout_s: int = 300,
     ) -> AsyncIterator[tuple[str, Json]]:
         """Events `(ADDED|MODIFIED|DELETED|BOOKMARK, object)` after a version, until the server
-        ends the stream. See `tandem.kube.client.watch.follow` for a stream without end.
+        ends the stream. See `tandem.kube.client.api.follow` for a stream without end.
 
         Raises: Gone (list again), ApiError, aiohttp.ClientError, TimeoutError if it is silent.
         """
@@ -299,7 +355,7 @@ class Api:
                 *lines, rest = (rest + block).split(b"\n")
                 for line in lines:
                     if line.strip():
-                        yield _event(json_depth.loads(line))
+                        yield _event(loads(line))
 
     async def request(
         self,
@@ -352,7 +408,7 @@ class Api:
                             found: Json = (
                                 {"text": await answer.text(errors="replace")}
                                 if text
-                                else await answer.json(loads=json_depth.loads)
+                                else await answer.json(loads=loads)
                             )
                             self._was_heard = True
                             return found
@@ -443,3 +499,55 @@ async def _error_of(answer: aiohttp.ClientResponse) -> ApiError:
         body = {"message": text[:200]}
     error = _ERRORS.get(answer.status, ApiError)
     return error(answer.status, body.get("reason", ""), body.get("message", ""))
+
+
+# A watch without end: list, watch, and list again whenever the stream has a gap.
+#
+# For callers that watch without kopf. Does not interpret the objects.
+
+
+SYNCED = "SYNCED"
+"""The type of the event after every whole listing; its object is empty."""
+_PAUSE_S = 0.5
+
+
+async def follow(
+    api: Api, path: ResourcePath, *, labels: str = "", fields: str = ""
+) -> AsyncIterator[tuple[str, Json]]:
+    """`(ADDED|MODIFIED|DELETED, object)` without end. An object whose deletion was missed is
+    reported as DELETED with its last known content. An object may be reported twice in the same
+    version."""
+    known: dict[str, Json] = {}
+    while True:
+        try:
+            listed = await api.list(path, labels=labels, fields=fields)
+            version = listed["metadata"]["resourceVersion"]
+            there = {item["metadata"]["uid"]: item for item in listed["items"]}
+            for uid in known.keys() - there.keys():
+                yield "DELETED", known.pop(uid)
+            for uid, item in there.items():
+                kind = "MODIFIED" if uid in known else "ADDED"
+                known[uid] = item
+                # Items of a list lack `apiVersion` and `kind`.
+                item.setdefault("apiVersion", listed["apiVersion"])
+                item.setdefault("kind", str(listed["kind"]).removesuffix("List"))
+                yield kind, item
+            yield SYNCED, {}
+            while True:
+                async for kind, item in api.watch(
+                    path, resource_version=version, labels=labels, fields=fields
+                ):
+                    version = item["metadata"]["resourceVersion"]
+                    if kind == "BOOKMARK":
+                        continue
+                    uid = item["metadata"]["uid"]
+                    if kind == "DELETED":
+                        known.pop(uid, None)
+                    else:
+                        known[uid] = item
+                    yield kind, item
+                await asyncio.sleep(_PAUSE_S / 5)  # no busy loop if streams end at once
+        except Gone:
+            continue
+        except (ApiError, aiohttp.ClientError, TimeoutError, OSError):
+            await asyncio.sleep(_PAUSE_S)

@@ -15,7 +15,7 @@ import kopf
 import structlog
 
 from tandem.errors import Reason
-from tandem.kube.client.kinds import Body, is_deleting, key_of
+from tandem.kube.client.resources import Body, is_deleting, key_of
 from tandem.spec.common import API_VERSION
 from tandem.spec.status import ENDED, OperationStatus, Phase
 

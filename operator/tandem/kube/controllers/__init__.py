@@ -3,7 +3,17 @@
 They do not decide what an operation does, what is compacted or what is deleted: `tandem.operations`
 and `tandem.planning` do.
 
-    operation     package: the controller of an operation's resource
-    table         package: the controller of a LakeTable
-    index_server  package: the controller of an IndexServer
+    operation         the life cycle of an operation's resource
+    session_loop      drives a session from the event loop
+    preconditions     why an operation cannot start now
+    reporting         what its status, events, metrics and log lines say
+    status_writer     writes statuses, seldom, and the terminal one reliably
+    spark_jobs        jobs as SparkApplications
+    ttl               removes finished resources
+    table             the life cycle of a LakeTable, and rounds of cleaning
+    automation        automatic compaction, merges of the log, drops of old rows
+    table_children    the operations that these create
+    index_server      the life cycle of an IndexServer
+    index_deployment  its SparkApplication and its Service in the cluster
+    index_status      composes its status
 """

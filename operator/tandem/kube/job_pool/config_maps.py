@@ -23,7 +23,7 @@ from tandem.kube.client.api import (
     NotFound,
     ResourcePath,
 )
-from tandem.kube.controllers.operation.spark_jobs import call_on
+from tandem.kube.controllers.spark_jobs import call_on
 
 T = TypeVar("T")
 

@@ -41,6 +41,7 @@ from tandem.jobs.pool import (
 )
 from tandem.json_types import Json
 from tandem.kube.client.api import (
+    SYNCED,
     Api,
     ApiError,
     Conflict,
@@ -48,8 +49,8 @@ from tandem.kube.client.api import (
     Invalid,
     NotFound,
     ResourcePath,
+    follow,
 )
-from tandem.kube.client.watch import SYNCED, follow
 from tandem.spark.launch.pooled import Outcome, PooledJobs
 from tandem.spark.runtime.parent_watch import watch_parent
 

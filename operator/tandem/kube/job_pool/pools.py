@@ -43,7 +43,7 @@ from tandem.jobs.pool import (
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
 from tandem.json_types import Json
 from tandem.kube.client.api import Api
-from tandem.kube.controllers.operation.spark_jobs import ApplicationCache, ApplicationRunner
+from tandem.kube.controllers.spark_jobs import ApplicationCache, ApplicationRunner
 from tandem.kube.job_pool.config_maps import ConfigMaps, PoolsUnusable
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.metrics.families import PooledState, PoolEnd

@@ -12,7 +12,7 @@ import structlog
 from tandem.errors import ClusterUnavailable, Reason
 from tandem.jobs.pool import LIVE, START_S, PoolRules, is_pooled
 from tandem.jobs.runner import JobPhase, JobRequest, JobRunner, JobStatus
-from tandem.kube.controllers.operation.spark_jobs import STOP_S
+from tandem.kube.controllers.spark_jobs import STOP_S
 from tandem.kube.job_pool.config_maps import PoolsUnusable
 from tandem.kube.job_pool.pools import JobPools
 from tandem.kube.metrics.families import PooledState

@@ -4,6 +4,5 @@ Never calls the API server or reads a table. No label names an operation: `famil
 values of each label, which bounds the number of series.
 
     families    every family
-    collectors  their instruments
-    locks       a lock store that counts its calls
+    collectors  their instruments, and a lock store that counts its calls
 """

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import platform
-from collections.abc import Iterable
-from typing import Any
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
@@ -20,8 +21,11 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from tandem import __version__
+from tandem.errors import LocksUnavailable
 from tandem.kube.metrics import families as families
 from tandem.kube.metrics.families import Family, MetricLabel
+from tandem.locks.rules import CommitLease, Granted, LockEntry, LockRequest, LockResources, Waiting
+from tandem.locks.store import LockStore
 from tandem.spec.common import OPERATIONS
 from tandem.spec.status import OperationStatus, Phase
 
@@ -108,7 +112,7 @@ class Metrics:
         self.replayed = self._new(families.REPLAYED)
         self.masked = self._new(families.MASKED)
         self.evaluated = self._new(families.EVALUATED)
-        self.bins_dropped = self._new(families.BINS_DROPPED)
+        self.bins_contended = self._new(families.BINS_CONTENDED)
         self.late_rows_kept = self._new(families.LATE_ROWS_KEPT)
         self.files_added = self._new(families.FILES_ADDED)
         self.files_removed = self._new(families.FILES_REMOVED)
@@ -170,7 +174,7 @@ class Metrics:
         self.replayed.add(reconciled.deletes_remapped, kind)
         self.masked.add(reconciled.rows_masked, kind)
         self.evaluated.add(reconciled.rows_evaluated, kind)
-        self.bins_dropped.add(reconciled.bins_dropped, kind)
+        self.bins_contended.add(reconciled.bins_contended or 0, kind)
 
     def api_call(self, method: str, url: str, code: int, seconds: float) -> None:
         """Record one try of a call; `code` is 0 if there was no response."""
@@ -218,3 +222,61 @@ def verb_and_resource(method: str, url: str) -> tuple[str, str]:
     resource = parts[0] if parts else families.OTHER
     verb = "LIST" if method == "GET" and len(parts) < 2 else method
     return verb, resource
+
+
+# A wrapper that measures the calls of any lock store.
+
+
+_T = TypeVar("_T")
+_ASKED = frozenset({"acquire", "extend", "release", "entries"})
+"""Calls that the store does not answer from memory."""
+
+
+class MeasuredLocks:
+    """The `LockStore` of an operator. Delegates to `inner`."""
+
+    def __init__(self, inner: LockStore, metrics: Metrics) -> None:
+        self._inner = inner
+        self._metrics = metrics
+
+    def _call(self, request: str, call: Callable[[], _T]) -> _T:
+        metrics, outcome = self._metrics, "Failed"
+        begun = time.perf_counter()
+        try:
+            answer = call()
+            outcome = "Answered"
+            return answer
+        except LocksUnavailable:
+            outcome = "Unavailable"
+            raise
+        finally:
+            metrics.lock_requests.count(request, outcome)
+            metrics.lock_latency.observe(time.perf_counter() - begun, request)
+            if outcome == "Unavailable" or request in _ASKED:
+                metrics.lock_store_up.set(outcome != "Unavailable")
+
+    def acquire(self, request: LockRequest) -> Granted | Waiting:
+        return self._call("acquire", lambda: self._inner.acquire(request))
+
+    def extend(
+        self, table: str, operation: str, owner: str, resources: LockResources
+    ) -> Granted | Waiting:
+        return self._call("extend", lambda: self._inner.extend(table, operation, owner, resources))
+
+    def wait(self, table: str, operation: str, timeout_s: float) -> None:
+        self._call("wait", lambda: self._inner.wait(table, operation, timeout_s))
+
+    def watch(self, table: str, operation: str, wake: Callable[[], None]) -> Callable[[], None]:
+        return self._call("watch", lambda: self._inner.watch(table, operation, wake))
+
+    def enter_commit(self, table: str, operation: str, owner: str) -> CommitLease:
+        return self._call("enter_commit", lambda: self._inner.enter_commit(table, operation, owner))
+
+    def leave_commit(self, table: str, operation: str, owner: str) -> None:
+        self._call("leave_commit", lambda: self._inner.leave_commit(table, operation, owner))
+
+    def release(self, table: str, operation: str, owner: str) -> None:
+        self._call("release", lambda: self._inner.release(table, operation, owner))
+
+    def entries(self, table: str) -> tuple[LockEntry, ...]:
+        return self._call("entries", lambda: self._inner.entries(table))

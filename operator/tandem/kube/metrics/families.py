@@ -273,8 +273,10 @@ MASKED = _counter(
 EVALUATED = _counter(
     "reconciled_rows_evaluated", "Rows on which a statement was evaluated again.", KIND
 )
-BINS_DROPPED = _counter(
-    "reconciled_bins_dropped", "Bins left out of a commit because an input had changed.", KIND
+BINS_CONTENDED = _counter(
+    "reconciled_bins_contended",
+    "Bins left as they were, because their inputs changed faster than they could be edited.",
+    KIND,
 )
 LATE_ROWS_KEPT = _counter(
     "late_rows_kept", "Rows in scope of a replace that stayed, since they came after its start."

@@ -2,18 +2,11 @@
 
 Must not import the controllers. Only `kopf_internals` uses private parts of kopf.
 
-    context         the shared parts
-    settings        the administrator's settings
-    table_memory    how much memory one table may take
-    leader          leader election
-    restoration     detects that the API server was restored from a backup
-    workers         threads that work on tables
-    worker_places   which calls on tables run
-    fair_queue      a queue in which namespaces and tables take turns
-    job_slots       how many jobs run at once, of whom
-    automatic_slots how many automatic ones do
-    garbage         how often Python looks for garbage, and free memory is given back
+    context         the administrator's settings, and the shared parts
+    leader          leader election; detects that the API server was restored from a backup
+    workers         threads that work on tables, and which calls run
+    slots           fair queues, slots of jobs and of automatic operations
+    memory          how much memory one table may take, and when Python looks for garbage
     log_context     resource fields of log lines
-    health          /healthz, /readyz and /metrics
     kopf_internals  the private parts of kopf that we use
 """

@@ -31,8 +31,8 @@ from kopf._cogs.structs.patches import Patch
 from kopf._core.reactor import orchestration
 from kopf._core.reactor.inventory import ResourceMemories, ResourceMemory
 
-from tandem.kube.client import json_depth
-from tandem.kube.client.kinds import TABLE_KIND, is_active
+from tandem.kube.client.api import loads
+from tandem.kube.client.resources import TABLE_KIND, is_active
 from tandem.spec.common import GROUP
 
 _GONE = 410
@@ -108,9 +108,9 @@ def read_lean_json() -> None:
 
 
 def lean_loads(text: str | bytes) -> Any:
-    """`json_depth.loads` of a list, an event of a watch or an object, without
+    """`loads` of a list, an event of a watch or an object, without
     `managedFields`, which are long, and which nothing here reads."""
-    found = json_depth.loads(text)
+    found = loads(text)
     if isinstance(found, dict):
         items = found.get("items")
         for item in items if isinstance(items, list) else (found.get("object", found),):

@@ -2,9 +2,7 @@
 
 Starts no operation, and writes nothing to the API server: the controllers do.
 
-    context          opened tables, and their waiters
-    table_log        the log of a merge-on-read table
-    renewable_store  a store whose credentials rotate
+    context          opened tables, with credentials that rotate and their logs, and their waiters
     location_policy  which locations a namespace may use
     status           the status of a LakeTable
 """

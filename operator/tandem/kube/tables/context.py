@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, BinaryIO, Protocol, TypeVar
 
 import structlog
 
@@ -33,11 +33,11 @@ from tandem.kube.client.events import traceback_of
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.tables import status
 from tandem.kube.tables.location_policy import LocationPolicy
-from tandem.kube.tables.renewable_store import RenewableStore
-from tandem.kube.tables.table_log import TableLog
 from tandem.locks.rules import LockEntry
 from tandem.locks.store import LockStore
+from tandem.mergelog.state.log_table import MergeLog
 from tandem.mergelog.state.versions import LogFacts
+from tandem.mergelog.usage import LogReader
 from tandem.operations.model import Table
 from tandem.operations.ports import Clock, Nonces
 from tandem.operations.tables import adopt as tables
@@ -45,6 +45,113 @@ from tandem.operations.tables.auto_compaction import TableMemory
 from tandem.planning.auto.facts import AutoCompactionWait
 from tandem.spec.status import Condition, TableStatus
 from tandem.spec.table import LakeTable
+from tandem.storage.store import ObjectInfo, Store
+
+# A store whose credentials can be renewed while it is in use: rotated secrets must not end an
+# operation that outlives them. Every call goes to the latest store.
+
+
+class RenewableStore:
+    """A `Store`; `inner` may be replaced at any time by another one of the same location."""
+
+    def __init__(self, inner: Store) -> None:
+        self.inner = inner
+
+    @property
+    def location(self) -> str:
+        return self.inner.location
+
+    @property
+    def near(self) -> bool:
+        """As of `RootedStore`."""
+        return bool(getattr(self.inner, "near", False))
+
+    def get(self, path: str) -> bytes:
+        return self.inner.get(path)
+
+    def get_range(self, path: str, start: int, length: int) -> bytes:
+        return self.inner.get_range(path, start, length)
+
+    def head(self, path: str) -> ObjectInfo:
+        return self.inner.head(path)
+
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
+        return self.inner.list(prefix, start_after=start_after)
+
+    def put(self, path: str, data: bytes) -> None:
+        self.inner.put(path, data)
+
+    def put_if_absent(self, path: str, data: bytes) -> None:
+        self.inner.put_if_absent(path, data)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        self.inner.delete(paths)
+
+    def open_input(self, path: str) -> BinaryIO:
+        return self.inner.open_input(path)
+
+    def open_output(self, path: str) -> BinaryIO:
+        return self.inner.open_output(path)
+
+    def delete_prefix(self, prefix: str, *, keep: Collection[str] = ()) -> int:
+        return self.inner.delete_prefix(prefix, keep=keep)
+
+
+# The log of blocks of one table, as the operator knows it.
+
+
+class TableLog:
+    """Read in two steps: `update`, then the base table, then `look`.
+
+    Attributes:
+        facts: as of the version of the base table read last; None if there is no log, or it cannot
+            be read.
+        problem: why it cannot be read; "" if it can.
+    """
+
+    def __init__(self, base: DeltaLog) -> None:
+        self.log = MergeLog(base)
+        self.facts: LogFacts | None = None
+        self.problem = ""
+        self._reader = LogReader(self.log)
+        self._exists = False
+
+    @property
+    def exists(self) -> bool:
+        """Whether there was one at the last look."""
+        return self._exists
+
+    def update(self, *, thoroughly: bool) -> None:
+        """Read the newest version of the log, if there is one.
+
+        Raises: StorageError, if it may pass by itself.
+        """
+        self.problem = ""
+        try:
+            self._exists = self._reader.update(thoroughly=thoroughly)
+        except TandemError as error:
+            if _passes(error):
+                raise
+            self._exists, self.facts, self.problem = True, None, str(error)
+
+    def look(self, base: Snapshot) -> None:
+        """Derive the facts as of the base table. Raises: as `update`."""
+        if not self._exists or self.problem:
+            self.facts = None
+            return
+        try:
+            self.facts = self._reader.facts(base)
+        except TandemError as error:
+            if _passes(error):
+                raise
+            self.facts, self.problem = None, str(error)
+
+
+def _passes(error: TandemError) -> bool:
+    """What does not pass is a problem of the log alone: operations that need it say so, the others
+    go on."""
+    return isinstance(error, StorageError) and not isinstance(error, AccessDenied | ObjectNotFound)
+
 
 _T = TypeVar("_T")
 _log = structlog.get_logger("tandem.kube.tables.context")

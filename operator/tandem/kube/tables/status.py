@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from tandem.errors import Reason
-from tandem.kube.client.resource_cache import CachedResource
+from tandem.kube.client.resources import CachedResource
 from tandem.locks.rules import EntryState, LockEntry, LockResource, blockers_of, described, waiting
 from tandem.operations.report.status import rfc3339
 from tandem.spec.labels import PLAN_LABEL

@@ -448,7 +448,6 @@ def _summary(plan: CompactionPlan, version: int, locks: tuple[str, ...]) -> Plan
         outputs=tuple(run.output or f"(new number).{run.level}" for run in plan.runs),
         output_files=plan.expected_files,
         output_bytes=plan.expected_bytes,
-        cost_bytes=plan.cost_bytes,
         steps=_steps(plan),
         locks=locks,
     )

@@ -60,7 +60,6 @@ class LogCompactionKind:
             instants=names or None,
             output_files=len(runs),
             output_bytes=size,
-            cost_bytes=2 * size,
             locks=tuple(f"Rewrite instants {name}" for name in names),
         )
         locks = named(str(block.first) for block in blocks)

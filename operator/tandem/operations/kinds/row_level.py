@@ -137,7 +137,6 @@ class RowLevelKind(ABC, Generic[S]):
             inputs=len(inputs),
             input_bytes=sum(file.size for file in inputs),
             # How much a statement writes is known only after matching: at most as much as it reads.
-            cost_bytes=sum(file.size for file in inputs),
             edits=self._edits_in_words(work, in_place, inputs),
             segments=names,
             statement=run.statement.canonical,

@@ -146,7 +146,6 @@ def _summary(plan: SegmentRewritePlan, version: int, locks: tuple[str, ...]) -> 
         outputs=plan.segments,
         output_files=plan.expected_files,
         output_bytes=plan.expected_bytes,
-        cost_bytes=plan.input_bytes + plan.expected_bytes,
         steps=plan.steps,
         locks=locks,
     )

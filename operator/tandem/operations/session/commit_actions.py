@@ -267,8 +267,6 @@ def _own_result(work: Work, version: int) -> OperationResult:
     blocks = {
         "blocks_in": result.files_removed,
         "blocks_out": result.files_added,
-        "bytes_in": result.bytes_removed,
-        "bytes_out": result.bytes_added,
         "instants": change.instants,
     }
     return result.model_copy(update=blocks)

@@ -8,8 +8,7 @@ from tandem.operations.attempt import paths, records
 from tandem.operations.attempt.records import OperationRecord, ResultRecord
 from tandem.operations.model import Identity, Table
 from tandem.operations.session import commit_actions, recovery
-from tandem.spec.identity import canonical_spec, spec_hash
-from tandem.spec.resources import Operation
+from tandem.spec.resources import Operation, canonical_spec, spec_hash
 from tandem.spec.status import Phase
 
 

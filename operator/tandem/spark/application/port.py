@@ -116,7 +116,7 @@ class ServicePlacement:
 
 
 class ApplicationBuilder(Protocol):
-    """What `tandem.kube.controllers.operation.spark_jobs` knows of a Spark operator's resources."""
+    """What `tandem.kube.controllers.spark_jobs` knows of a Spark operator's resources."""
 
     @property
     def resource(self) -> tuple[str, str, str]:

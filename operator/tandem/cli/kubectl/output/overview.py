@@ -12,7 +12,7 @@ from typing import Any
 
 from tandem.errors import Reason
 from tandem.json_types import Json
-from tandem.kube.client.kinds import (
+from tandem.kube.client.resources import (
     TABLE_KIND,
     Body,
     condition,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tandem.cli.kubectl.output.overview import condition_message
-from tandem.kube.client.kinds import status_of
+from tandem.kube.client.resources import status_of
 from tandem.text import counted, human_bytes
 
 

@@ -18,8 +18,17 @@ import structlog
 from tandem.errors import Reason
 from tandem.kube.client.api import Api, ApiError, Conflict, Invalid, NotFound, ResourcePath
 from tandem.kube.client.events import traceback_of
-from tandem.kube.client.kinds import Body, key_of, path, status_of, uid_of, version_of
+from tandem.kube.client.resources import (
+    Body,
+    key_of,
+    path,
+    status_of,
+    uid_of,
+    version_number,
+    version_of,
+)
 from tandem.kube.runtime.context import OperatorContext
+from tandem.spec.status import Plan, Reconciled
 
 # Keeps a status small, and such that the API server returns it unchanged: an object in a cluster
 # is sent to all of its watchers.
@@ -30,21 +39,20 @@ from tandem.kube.runtime.context import OperatorContext
 
 LONGEST_LIST = 40
 """A list holds at most so many names, and then the number of the others."""
-_OMITTED = ("steps", "locks")
-"""Fields of a plan: how its runs were found, and its locks, which repeat the segments."""
 _MOST = 2**63 - 1
 
 
 def truncated_status(status: Mapping[str, Any]) -> dict[str, Any]:
-    """`status` with lists of names cut, and without what repeats them. The writers of a table's
+    """`status` with lists of names cut, and without what is only recorded. The writers of a table's
     log choose names and numbers, so those are limited to what JSON and int64 can hold."""
     short = dict(status)
     if isinstance(plan := short.get("plan"), Mapping):
-        short["plan"] = {k: _cut(v) for k, v in plan.items() if k not in _OMITTED}
+        short["plan"] = {k: _cut(v) for k, v in plan.items() if k not in Plan.only_recorded}
     if isinstance(result := short.get("result"), Mapping):
         result = {key: _cut(value) for key, value in result.items()}
         if isinstance(reconciled := result.get("reconciled"), Mapping):
-            result["reconciled"] = {key: _cut(value) for key, value in reconciled.items()}
+            recorded = Reconciled.only_recorded
+            result["reconciled"] = {k: v for k, v in reconciled.items() if k not in recorded}
         short["result"] = result
     return {key: _representable(value) for key, value in short.items()}
 
@@ -70,14 +78,10 @@ def _representable(value: Any) -> Any:
 def _cut(value: Any) -> Any:
     if isinstance(value, list) and len(value) > LONGEST_LIST:
         return [*value[:LONGEST_LIST], f"… and {len(value) - LONGEST_LIST} more"]
-    if isinstance(value, Mapping) and len(value) > LONGEST_LIST:
-        # Segment → count: keep the largest.
-        largest = sorted(value, key=lambda key: (-value[key], key))[:LONGEST_LIST]
-        return {key: value[key] for key in largest}
     return value
 
 
-_log = structlog.get_logger("tandem.kube.controllers.operation.status_writer")
+_log = structlog.get_logger("tandem.kube.controllers.status_writer")
 _PASSING = frozenset({Reason.PENDING, Reason.PLANNED})
 _LONGEST_MESSAGE = 4096
 _LONGEST_PAUSE_S = 60.0
@@ -166,7 +170,7 @@ class StatusWriter:
     def observe(self, status: Mapping[str, Any], resource_version: str) -> None:
         """The object's status as a watch reports it. Ignored if we have written since. What another
         client has changed is written again."""
-        newer = _number(resource_version) > _number(self._version)
+        newer = version_number(resource_version) > version_number(self._version)
         if newer and not self._busy.locked():
             self._version = resource_version
             self._known = dict(status)
@@ -360,11 +364,6 @@ def changed_fields(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """The fields in which two statuses differ."""
     fields = [*old, *(key for key in new if key not in old)]
     return [key for key in fields if old.get(key) != new.get(key)]
-
-
-def _number(resource_version: str) -> int:
-    # Kubernetes guarantees since 1.35 that they are comparable; with etcd they always were.
-    return int(resource_version) if resource_version.isdecimal() else 0
 
 
 def _points(status: Mapping[str, Any]) -> list[tuple[str, str, str]]:

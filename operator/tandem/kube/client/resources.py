@@ -1,8 +1,5 @@
-"""The operator's cache of all our resources: a short summary of each, in memory.
-
-Fed by watch events, so it is the cluster's state of some milliseconds ago. Whole objects are kept
-only of resources that need work; of the finished ones, of which there may be tens of thousands,
-only the fields that are listed or waited for.
+"""Our resources as the API server returns them: names of kinds, accessors of fields of raw objects,
+which may have any content, and the cache of a summary of each.
 """
 
 from __future__ import annotations
@@ -11,23 +8,106 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from sys import intern
+from typing import Any, Final
 
-from tandem.kube.client.kinds import (
-    TABLE_KIND,
-    Body,
-    condition,
-    generation_of,
-    is_active,
-    is_deleting,
-    is_plan_copy,
-    key_of,
-    spec_of,
-    status_of,
-    uid_of,
-)
-from tandem.spec.common import OPERATIONS, ResourceKey
-from tandem.spec.labels import PLAN_LABEL, PREFIX
-from tandem.spec.status import ENDED
+from tandem.kube.client.api import ResourcePath
+from tandem.spec.common import GROUP, OPERATIONS, VERSION, ResourceKey, plural
+from tandem.spec.labels import FINALIZER, PLAN_LABEL, PREFIX, RETRY_ANNOTATION
+from tandem.spec.resources import LakeTable
+from tandem.spec.status import ENDED, Phase
+
+TABLE_KIND: Final = LakeTable.kind_name
+
+Body = Mapping[str, Any]
+
+
+def path(kind: str, namespace: str | None = None, name: str = "") -> ResourcePath:
+    """The path of objects of one of our kinds in the API."""
+    return ResourcePath(GROUP, VERSION, plural(kind), namespace, name)
+
+
+def key_of(body: Body) -> ResourceKey:
+    metadata = body["metadata"]
+    return (body["kind"], metadata.get("namespace", ""), metadata["name"])
+
+
+def uid_of(body: Body) -> str:
+    return str(body["metadata"]["uid"])
+
+
+def version_of(body: Body) -> str:
+    return str(body["metadata"]["resourceVersion"])
+
+
+def version_number(resource_version: str) -> int:
+    """A resource version as a number: of two objects, the one written later has the greater one.
+    Kubernetes guarantees that since 1.35 (KEP-5504); with etcd it always was so."""
+    return int(resource_version) if resource_version.isdecimal() else 0
+
+
+def generation_of(body: Body) -> int:
+    return int(body["metadata"].get("generation", 1))
+
+
+def status_of(body: Body) -> Mapping[str, Any]:
+    found = body.get("status")
+    return found if isinstance(found, Mapping) else {}
+
+
+def spec_of(body: Body) -> Mapping[str, Any]:
+    found = body.get("spec")
+    return found if isinstance(found, Mapping) else {}
+
+
+def is_owned(body: Body, uid: str) -> bool:
+    """Whether the object of this uid owns it."""
+    return any(owner.get("uid") == uid for owner in body["metadata"].get("ownerReferences") or ())
+
+
+def retry_requested(body: Body) -> str:
+    """The value of the annotation that has not been answered yet, or ""."""
+    requested = (body["metadata"].get("annotations") or {}).get(RETRY_ANNOTATION, "")
+    return requested if requested and requested != status_of(body).get("observedRetry") else ""
+
+
+def is_deleting(body: Body) -> bool:
+    return "deletionTimestamp" in body["metadata"]
+
+
+def has_finalizer(body: Body) -> bool:
+    return FINALIZER in (body["metadata"].get("finalizers") or ())
+
+
+def is_plan_copy(body: Body) -> bool:
+    """Whether it is a dry run that `kubectl tandem plan` has made. The label alone is not enough:
+    it must not hide a real operation."""
+    labels = body["metadata"].get("labels") or {}
+    return PLAN_LABEL in labels and spec_of(body).get("dryRun") is True
+
+
+def is_active(body: Body) -> bool:
+    """Whether an operation needs work: it has not ended, or it has failed and a retry is
+    requested."""
+    phase = status_of(body).get("phase")
+    if phase == Phase.FAILED and retry_requested(body):
+        return True
+    return phase not in ENDED
+
+
+def condition(body: Body, type_: str) -> Mapping[str, Any]:
+    """A condition of the status; empty if there is none."""
+    for item in status_of(body).get("conditions") or ():
+        if item.get("type") == type_:
+            return dict(item)
+    return {}
+
+
+# The operator's cache of all our resources: a short summary of each, in memory.
+#
+# Fed by watch events, so it is the cluster's state of some milliseconds ago. Whole objects are
+# kept only of resources that need work; of the finished ones, of which there may be tens of
+# thousands, only the fields that are listed or waited for.
+
 
 Wake = Callable[[], None]
 
@@ -72,13 +152,6 @@ class CachedResource:
     @property
     def ended(self) -> bool:
         return self.phase in ENDED and not self.active
-
-
-def version_of(summary: CachedResource) -> int:
-    """The resource version as a number: of two objects, the one written later has the greater
-    one."""
-    version = summary.resource_version
-    return int(version) if version.isdecimal() else 0
 
 
 def summarize(body: Body) -> CachedResource:
@@ -140,7 +213,7 @@ class ResourceCache:
         other = self.get(summary.key)
         if other is not None and other.uid != summary.uid:
             # The older of the two is gone, even if its deletion was not seen.
-            if version_of(other) > version_of(summary):
+            if version_number(other.resource_version) > version_number(summary.resource_version):
                 return summary
             self.remove(other.uid)
         self._forget(summary.uid)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from tandem.errors import InvalidSpec, Reason, TandemError
 from tandem.index.server.config import MAX_TABLES, TableConfig
 from tandem.index.server.messages import CacheAnswer, HeldShard, HeldTable
-from tandem.kube.client.kinds import Body, is_deleting, status_of
+from tandem.kube.client.resources import Body, is_deleting, status_of
 from tandem.kube.tables.location_policy import LocationPolicy
 from tandem.kube.tables.status import LASTING
 from tandem.operations.report.status import rfc3339
 from tandem.spec.index import IndexServer, TableSelection
-from tandem.spec.loading.loader import parse
+from tandem.spec.loader import parse
 from tandem.spec.status import (
     Condition,
     ConditionStatus,
@@ -103,7 +103,7 @@ def _config(server: IndexServer, candidate: Candidate, policy: LocationPolicy) -
         raise InvalidSpec(candidate.problem[1])
     if not candidate.adopted:
         raise InvalidSpec("it is not adopted yet")
-    table = parse({key: value for key, value in candidate.body.items() if key != "status"})
+    table = parse(candidate.body)
     assert isinstance(table, LakeTable)
     if table.spec.merge_on_read is not None or status_of(candidate.body).get("log") is not None:
         raise InvalidSpec("the index does not see the log of a merge-on-read table")

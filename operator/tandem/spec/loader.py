@@ -1,7 +1,7 @@
 """From files to checked resources: what `-f` does.
 
-Reads files, folders and standard input, but no tables: whether a statement fits a table's
-schema is found out later.
+Reads files, folders and standard input, but no tables: whether a statement fits a table's schema
+is found out later. Must not import YAML unless there is a file: that takes a while.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from pydantic import ValidationError
 
 from tandem.errors import InvalidSpec, ReferenceNotFound, closest_name
 from tandem.spec.common import API_VERSION, Operation
-from tandem.spec.loading.document import Document
-from tandem.spec.problems import InvalidSpecs, problems_of, shown
+from tandem.spec.problems import Document, InvalidSpecs, problems_of, shown
 from tandem.spec.resources import KINDS, AnyKind, AnyResource, IndexServer
 
 _SUFFIXES = (".yaml", ".yml", ".json")
@@ -58,7 +57,7 @@ def load_all(paths: Sequence[str | Path], *, references: bool = True) -> list[An
 
 def load_text(text: str, source: str = "<text>") -> list[AnyResource]:
     """As `load`, from one text."""
-    from tandem.spec.loading.yaml_source import documents
+    from tandem.spec.yaml_source import documents
 
     resources = parse_documents(documents(text, source))
     check_references(resources)
@@ -190,7 +189,7 @@ def _cycle(
 
 
 def _read(path: str | Path) -> Iterator[Document]:
-    from tandem.spec.loading.yaml_source import documents
+    from tandem.spec.yaml_source import documents
 
     if str(path) == "-":
         yield from documents(sys.stdin.read(), "<stdin>")

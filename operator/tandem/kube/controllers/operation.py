@@ -1,9 +1,6 @@
-"""The life cycle of one operation's resource, from its first event to its terminal status.
+"""The controller of an operation's resource, from its first event to its terminal status.
 
-Level-triggered: it looks at the resource as it is now, takes the next step, and looks again.
-`tandem.operations` decides what an operation does; the controller makes it wait, starts and stops
-it, reports on it and, when the resource is deleted, cleans up after it. It keeps no state: what a
-restart needs is in the status, in the lock store and below the table's `_tandem/`.
+Does not decide what an operation does, and never commits: a session of `tandem.operations` does.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ from kopf import DaemonStoppingReason
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import InvalidSpec, Reason, StorageError, TandemError, TooLarge, Unreachable
 from tandem.kube.client.events import traceback_of
-from tandem.kube.client.kinds import (
+from tandem.kube.client.resources import (
     TABLE_KIND,
     Body,
     generation_of,
@@ -31,23 +28,30 @@ from tandem.kube.client.kinds import (
     status_of,
     uid_of,
 )
-from tandem.kube.controllers.operation.instrumentation import InstrumentedInterceptor
-from tandem.kube.controllers.operation.preconditions import table_for_cleaning, waiting_reason
-from tandem.kube.controllers.operation.reporting import BEGUN, Reporter
-from tandem.kube.controllers.operation.session_loop import SessionLoop, Signals
+from tandem.kube.controllers.preconditions import table_for_cleaning, waiting_reason
+from tandem.kube.controllers.reporting import BEGUN, InstrumentedInterceptor, Reporter
+from tandem.kube.controllers.session_loop import SessionLoop, Signals
 from tandem.kube.runtime.context import OperatorContext
-from tandem.kube.runtime.fair_queue import Lane
 from tandem.kube.runtime.log_context import LogContext, bound_log_context
+from tandem.kube.runtime.slots import Lane
 from tandem.operations.execute import ExecutionOptions, finish, open_session
 from tandem.operations.machine.events import StopRequest
 from tandem.operations.model import Table
 from tandem.operations.ports import Ports
 from tandem.operations.session.session import Session
-from tandem.spec.loading.loader import parse
+from tandem.spec.loader import parse
 from tandem.spec.resources import Operation
 from tandem.spec.status import ENDED, OperationStatus, Phase
 
-_log = structlog.get_logger("tandem.kube.controllers.operation.controller")
+# The life cycle of one operation's resource, from its first event to its terminal status.
+#
+# Level-triggered: it looks at the resource as it is now, takes the next step, and looks again.
+# `tandem.operations` decides what an operation does; the controller makes it wait, starts and
+# stops it, reports on it and, when the resource is deleted, cleans up after it. It keeps no state:
+# what a restart needs is in the status, in the lock store and below the table's `_tandem/`.
+
+
+_log = structlog.get_logger("tandem.kube.controllers.operation")
 _FINALIZER_S = 15.0
 _LOOK_AGAIN_S = 5.0
 _AFTER_BUG_S = 10.0
@@ -261,7 +265,7 @@ class OperationController:
     async def _turn(self) -> OperationStatus | None:
         """Take the next step; returns the terminal status once there is one."""
         try:
-            resource = parse({k: v for k, v in self._body.items() if k != "status"})
+            resource = parse(self._body)
             assert isinstance(resource, Operation)
         except InvalidSpec as error:
             return self._reporter.changed(Phase.FAILED, Reason.INVALID_SPEC, str(error))

@@ -1,5 +1,6 @@
 """Why an operation cannot start now: it is suspended, or waits for another operation or for its
-table. Also finds the table of a deleted operation, which may not be ready or be deleted itself."""
+table. Also finds the table of a deleted operation, which may not be ready or be deleted itself.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +11,15 @@ import structlog
 
 from tandem.errors import Reason, TandemError
 from tandem.kube.client.api import ApiError
-from tandem.kube.client.kinds import TABLE_KIND, path, spec_of, uid_of
+from tandem.kube.client.resources import TABLE_KIND, path, spec_of, uid_of
 from tandem.kube.runtime.context import OperatorContext
 from tandem.operations.model import Table
 from tandem.spec.common import ResourceKey
-from tandem.spec.loading.loader import cycle_error, parse
+from tandem.spec.loader import cycle_error, parse
 from tandem.spec.resources import LakeTable, Operation
 from tandem.spec.status import Phase
 
-_log = structlog.get_logger("tandem.kube.controllers.operation.preconditions")
+_log = structlog.get_logger("tandem.kube.controllers.preconditions")
 _MOST_LOOKED_AT = 1_000
 """So many operations are looked at for a cycle: a long chain would be looked at by each link."""
 _GOOD = frozenset({Phase.SUCCEEDED, Phase.SUPERSEDED})
@@ -113,7 +114,7 @@ async def table_for_cleaning(context: OperatorContext, resource: Operation) -> T
         return found.table
     try:
         body = await context.api.get(path(TABLE_KIND, namespace, name))
-        lake_table = parse({key: value for key, value in body.items() if key != "status"})
+        lake_table = parse(body)
         assert isinstance(lake_table, LakeTable)
         known = context.new_table(uid_of(body), namespace, name, adopted=True)
         return await known.open_only(lake_table)

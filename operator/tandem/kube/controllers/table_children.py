@@ -17,10 +17,18 @@ import structlog
 
 from tandem.intervals import NEVER
 from tandem.kube.client.api import ApiError, Conflict, NotFound
-from tandem.kube.client.kinds import TABLE_KIND, Body, is_deleting, path, spec_of, status_of
-from tandem.kube.client.resource_cache import CachedResource
-from tandem.kube.runtime.automatic_slots import RENEW_S
+from tandem.kube.client.resources import (
+    TABLE_KIND,
+    Body,
+    CachedResource,
+    is_deleting,
+    is_owned,
+    path,
+    spec_of,
+    status_of,
+)
 from tandem.kube.runtime.context import OperatorContext
+from tandem.kube.runtime.slots import RENEW_S
 from tandem.planning.auto.child_compactions import ChildCompaction, chunks_in
 from tandem.planning.auto.facts import AutoCompactionDecision, AutoCompactionWait, ChildState
 from tandem.spec.compaction import TableCompaction
@@ -35,7 +43,7 @@ from tandem.spec.labels import (
 from tandem.spec.resources import API_VERSION
 from tandem.spec.table import LakeTable
 
-_log = structlog.get_logger("tandem.kube.controllers.table.children")
+_log = structlog.get_logger("tandem.kube.controllers.table_children")
 
 _LOOK_AGAIN_S: Final = 1.0
 """When to look again while children that exist are not in the cache yet."""
@@ -131,7 +139,7 @@ class Children:
         return {
             item["metadata"]["name"]
             for item in found["items"]
-            if _is_owned(item, self._uid) and not is_deleting(item)
+            if is_owned(item, self._uid) and not is_deleting(item)
         }
 
     def states(self, cached: Iterable[CachedResource], now_ms: int) -> tuple[ChildState, ...]:
@@ -267,7 +275,7 @@ class Children:
             found = await self._context.api.get(path(child.kind, namespace, child.name))
         except ApiError:
             return True  # gone again, or not readable: the next decision will see
-        return _is_owned(found, self._uid)
+        return is_owned(found, self._uid)
 
     async def _delete(self, name: str, resource: LakeTable) -> None:
         """Delete a finished child unless it has changed since we saw it."""
@@ -339,10 +347,6 @@ def child_fact(summary: CachedResource, body: Body | None) -> ChildState:
         deleting=summary.deleting,
         kind=summary.kind,
     )
-
-
-def _is_owned(body: Body, uid: str) -> bool:
-    return any(o.get("uid") == uid for o in body["metadata"].get("ownerReferences") or ())
 
 
 def seconds_until(wake_ms: int | None, now_ms: int) -> float:

@@ -1,5 +1,6 @@
 """The remaining work on operations that have ended: deleting them when their TTL is over, and
-updating `observedGeneration` after a later change of their spec. Needs no task per resource."""
+updating `observedGeneration` after a later change of their spec. Needs no task per resource.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +12,17 @@ from datetime import datetime
 import structlog
 
 from tandem.kube.client.api import Api, ApiError, Conflict, NotFound
-from tandem.kube.client.kinds import generation_of, path, status_of, version_of
-from tandem.kube.client.resource_cache import CachedResource, ResourceCache
+from tandem.kube.client.resources import (
+    CachedResource,
+    ResourceCache,
+    generation_of,
+    path,
+    status_of,
+    version_of,
+)
 from tandem.operations.ports import Clock
 
-_log = structlog.get_logger("tandem.kube.controllers.operation.ttl")
+_log = structlog.get_logger("tandem.kube.controllers.ttl")
 _RETRY_S = 10.0
 
 

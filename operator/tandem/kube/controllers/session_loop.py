@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tandem.errors import LocksUnavailable
-from tandem.kube.runtime.fair_queue import Lane
-from tandem.kube.runtime.job_slots import JobSlots
+from tandem.kube.runtime.slots import JobSlots, Lane
 from tandem.locks.store import LockStore
 from tandem.operations.machine.events import Point
 from tandem.operations.session.session import Session

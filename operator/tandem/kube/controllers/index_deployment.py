@@ -32,7 +32,8 @@ from tandem.jobs.formats import INDEX_SERVER_APP
 from tandem.jobs.runner import JobRequest
 from tandem.json_types import Json
 from tandem.kube.client.api import Api, Conflict, Forbidden, NotFound, ResourcePath
-from tandem.kube.controllers.operation.spark_jobs import ApplicationCache
+from tandem.kube.client.resources import is_owned
+from tandem.kube.controllers.spark_jobs import ApplicationCache
 from tandem.kube.runtime.context import OperatorContext
 from tandem.spark.application.port import (
     ApplicationBuilder,
@@ -159,7 +160,7 @@ def host(server: IndexServer) -> str:
     return f"{server.service_name}.{server.namespace}.svc"
 
 
-def endpoint(server: IndexServer) -> str:
+def service_endpoint(server: IndexServer) -> str:
     """Where it answers."""
     scheme = "grpc" if server.tls_secret is None else "grpc+tls"
     return f"{scheme}://{host(server)}:{PORT}"
@@ -284,7 +285,7 @@ class Deployment:
             there = await api.get(at)
         except NotFound:
             there = await api.create(_SERVICES.at(server.namespace), wanted)
-        if not self._is_ours(there):
+        if not is_owned(there, self._uid):
             raise InvalidSpec(
                 "a Service of this name belongs to something else",
                 resource=server.id,
@@ -320,7 +321,7 @@ class Deployment:
             made = await self._context.api.create(self._path, wanted)
         except Conflict:
             made = await self._context.api.get(self._path.at(self._namespace, name))
-            if "deletionTimestamp" in made["metadata"] or not self._is_ours(made):
+            if "deletionTimestamp" in made["metadata"] or not is_owned(made, self._uid):
                 return Ensured(waits=f"SparkApplication/{name} is in the way", again_s=_GOING_S)
         self._cache.observe(None, made)
         self.current, self._generation, self._pending = name, generation, ("", 0.0)
@@ -367,7 +368,7 @@ class Deployment:
         return [
             each
             for each in found["items"]
-            if self._is_ours(each) and "deletionTimestamp" not in each["metadata"]
+            if is_owned(each, self._uid) and "deletionTimestamp" not in each["metadata"]
         ]
 
     async def _delete(self, application: Json) -> None:
@@ -375,7 +376,3 @@ class Deployment:
         with suppress(NotFound, Conflict):
             at = self._path.at(self._namespace, metadata["name"])
             await self._context.api.delete(at, uid=metadata["uid"])
-
-    def _is_ours(self, found: Mapping[str, Any]) -> bool:
-        owners = found["metadata"].get("ownerReferences") or ()
-        return any(owner.get("uid") == self._uid for owner in owners)

@@ -38,6 +38,7 @@ from tandem.kube.client.api import (
     NotFound,
     ResourcePath,
 )
+from tandem.kube.client.resources import is_owned
 from tandem.spark.application.manifest import ApplicationBuilder, JobPlacement
 from tandem.spark.application.status import FINISHED, state_of
 from tandem.spec.labels import ENDPOINT_ANNOTATION, LOG_ANNOTATION
@@ -45,7 +46,7 @@ from tandem.turns import waiting
 
 T = TypeVar("T")
 
-_log = structlog.get_logger("tandem.kube.controllers.operation.spark_jobs")
+_log = structlog.get_logger("tandem.kube.controllers.spark_jobs")
 CALL_S = 180.0
 """Longer than a call's own time limit, so that a waiting thread always gets an answer."""
 STOP_S = 60.0
@@ -226,7 +227,7 @@ class ApplicationRunner:
         found = self._cache.get(self._namespace, name)
         if found is None:
             found = self._call(self._read(name))
-        if found is not None and not self._is_ours(found):
+        if found is not None and not is_owned(found, self._owner.uid):
             found = None  # the name belongs to another object: ours does not exist
         if found is None or not self._builder.needs_pod(found):
             return self._builder.classify(found, None)
@@ -295,7 +296,7 @@ class ApplicationRunner:
 
     def _adopt(self, found: Json) -> None:
         owners = found["metadata"].get("ownerReferences") or []
-        if not self._is_ours(found):
+        if not is_owned(found, self._owner.uid):
             whose = ", ".join(f"{o['kind']}/{o['name']} ({o['uid']})" for o in owners) or "none"
             raise AlreadyRunning(
                 "a SparkApplication of this name belongs to another resource",
@@ -305,10 +306,6 @@ class ApplicationRunner:
                 expected=f"{self._owner.kind}/{self._owner.name} ({self._owner.uid})",
                 remedy="Delete it if it is not needed",
             )
-
-    def _is_ours(self, found: Mapping[str, Any]) -> bool:
-        owners = found["metadata"].get("ownerReferences") or []
-        return any(owner.get("uid") == self._owner.uid for owner in owners)
 
     async def _read(self, name: str) -> Json | None:
         try:
@@ -327,7 +324,7 @@ class ApplicationRunner:
 
     async def _stop(self, name: str) -> None:
         found = await self._read(name)
-        if found is not None and self._is_ours(found):
+        if found is not None and is_owned(found, self._owner.uid):
             if self._builder.finished(found) and not await self._live_pods(name):
                 return
             # Gone, or another one by now.

@@ -20,8 +20,7 @@ from typing import Any, Final
 import yaml
 
 from tandem.errors import InvalidSpec
-from tandem.spec.loading.document import Document
-from tandem.spec.problems import FieldPath
+from tandem.spec.problems import Document, FieldPath
 
 _MAX_VALUES: Final = 100_000
 _MAX_DEPTH: Final = 64
