@@ -24,14 +24,12 @@ from tandem.cli.commands.arguments import (
     names_in,
     opened,
 )
-from tandem.cli.commands.etcd import etcd_user
 from tandem.cli.commands.index_app import index_app
-from tandem.cli.commands.operator_options import operator
+from tandem.cli.commands.operator_options import etcd_user, operator
 from tandem.cli.direct.app import COMMANDS
 from tandem.cli.engine import DEFAULT_PARALLEL
 from tandem.cli.errors import TYPED, errors_to_exit, is_set
-from tandem.cli.output import Output, OutputOption
-from tandem.cli.scan_output import ScanOutput
+from tandem.cli.output import Output, OutputOption, ScanOutput
 
 
 class _Commands(TyperGroup):
@@ -244,9 +242,9 @@ def log_show(
 ) -> None:
     """Show the live blocks of a table's log: instants, sizes, deletes, merged, pending or not."""
     with opened(table, files, options) as target:
-        from tandem.cli.commands import log
+        from tandem.cli.commands import tables
 
-        raise typer.Exit(log.show(target, output=output))
+        raise typer.Exit(tables.log_show(target, output=output))
 
 
 @log_app.command("resolve", short_help="Keep or discard records that are not merged.")
@@ -262,9 +260,9 @@ def log_resolve(
     """Decide about unmerged records after the base table was replaced, or give up (`--discard`)
     those whose blocks are gone."""
     with opened(table, files, options) as target:
-        from tandem.cli.commands import log
+        from tandem.cli.commands import tables
 
-        raise typer.Exit(log.resolve(target, keep=keep))
+        raise typer.Exit(tables.log_resolve(target, keep=keep))
 
 
 @app.command()
@@ -353,10 +351,10 @@ def timeline(
     days of segment 0.1 and added segment 12. A reader of it sees both.
     """
     with opened(table, files, options) as target:
-        from tandem.cli.timeline import command
+        from tandem.cli.history import timeline
 
-        chosen = command.TimelineOptions(version, first, before, time_column, granularity, limit)
-        raise typer.Exit(command.timeline(target, chosen, changes=changes, output=output))
+        chosen = timeline.TimelineOptions(version, first, before, time_column, granularity, limit)
+        raise typer.Exit(timeline.timeline(target, chosen, changes=changes, output=output))
 
 
 @app.command()
@@ -388,9 +386,9 @@ def clean(
     docs/cleaning.md says which they are, and when they go.
     """
     with opened(table, files, options) as target:
-        from tandem.cli.commands import clean
+        from tandem.cli.commands import tables
 
-        raise typer.Exit(clean.clean(target, output=output, dry_run=dry_run))
+        raise typer.Exit(tables.clean(target, output=output, dry_run=dry_run))
 
 
 for _command in COMMANDS:
@@ -423,9 +421,9 @@ def dev(
     Tandem; jobs end with this command. `tandem -v dev` prints every state.
     """
     with errors_to_exit():
-        from tandem.cli.commands import dev
+        from tandem.cli.commands import operator
 
-        code = dev.dev(kubeconfig, namespaces or [], max_jobs)
+        code = operator.dev(kubeconfig, namespaces or [], max_jobs)
         raise typer.Exit(code)
 
 

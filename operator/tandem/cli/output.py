@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from rich.console import Console, Group, RenderableType
     from rich.table import Table
 
-
 PIPE_WIDTH = 240
 """Width in characters of a table that goes to a file or pipe."""
 
@@ -32,6 +31,14 @@ class Output(StrEnum):
     TABLE = "table"
     JSON = "json"
     YAML = "yaml"
+
+
+class ScanOutput(StrEnum):
+    """The output formats of `tandem scan`."""
+
+    TABLE = "table"
+    JSON = "json"
+    ARROW = "arrow"
 
 
 OutputOption = Annotated[Output, typer.Option("-o", "--output", help="Output format.")]

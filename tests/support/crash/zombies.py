@@ -24,8 +24,8 @@ from support.crash.killed import (
 )
 from support.crash.processes import ProcessStarter, Strike
 from support.lake.rows import Rows
-from tandem.cli.commands.clean import clean
-from tandem.cli.commands.tables import target
+from tandem.cli.commands.tables import clean
+from tandem.cli.commands.target import target
 from tandem.cli.output import Output
 from tandem.operations.machine.events import Point
 

@@ -13,7 +13,7 @@ from tandem.cli.errors import add_table_to_errors, errors_to_exit
 from tandem.errors import InvalidSpec, TandemError
 
 if TYPE_CHECKING:
-    from tandem.cli.commands.tables import Target
+    from tandem.cli.commands.target import Target
 
 OptionalFilenames = Annotated[
     list[str] | None,
@@ -135,9 +135,9 @@ def opened(
 ) -> Iterator[Target]:
     """The table of a command; errors end the command, and name the table."""
     with errors_to_exit():
-        from tandem.cli.commands import tables
+        from tandem.cli.commands.target import target as find
 
-        target = tables.target(location, files or [], options or [], clone_sources or [])
+        target = find(location, files or [], options or [], clone_sources or [])
         try:
             with add_table_to_errors(target.location):
                 yield target

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tandem.cli.commands.arguments import moment_ms, names_in
-from tandem.cli.commands.tables import Target
+from tandem.cli.commands.target import Target
 from tandem.cli.errors import Exit, say
 from tandem.cli.output import ByteSize, Output, json_value, print_data, print_table, table_of, write
 from tandem.cli.scan_filter import row_test

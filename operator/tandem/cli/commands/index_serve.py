@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from tandem.cli.commands import tables
+from tandem.cli.commands.target import Target, target
 from tandem.cli.errors import Exit, say
 from tandem.errors import InvalidSpec
 from tandem.index import TableIndex
@@ -59,9 +59,9 @@ def serve(
         name, _, location = text.partition("=")
         if "/" in name:  # a location alone, with the sign in it
             name = location = text
-        target = tables.target(location or name, files, options)
-        openers[name] = _opener(target)
-        stores[name] = _store(target)
+        table = target(location or name, files, options)
+        openers[name] = _opener(table)
+        stores[name] = _store(table)
     parts = AnswerFiles(settings.answers)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -87,12 +87,12 @@ def serve(
     return Exit.OK
 
 
-def _opener(target: tables.Target) -> Callable[[], TableIndex]:
+def _opener(target: Target) -> Callable[[], TableIndex]:
     # Row groups are the executor's.
     return lambda: TableIndex(target.log(), row_groups=False)
 
 
-def _store(target: tables.Target) -> Callable[[], Store]:
+def _store(target: Target) -> Callable[[], Store]:
     return lambda: target.log().store
 
 

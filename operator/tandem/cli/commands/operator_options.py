@@ -1,5 +1,6 @@
-"""The options of `tandem operator`. Every option can be given in the environment, too:
-`--etcd-endpoint` as TANDEM_ETCD_ENDPOINT (several separated by spaces)."""
+"""The options of `tandem operator` and `tandem etcd-user`. Every option can be given in the
+environment, too: `--etcd-endpoint` as TANDEM_ETCD_ENDPOINT (several separated by spaces).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import typer
 
 from tandem import __version__
 from tandem.cli.commands.operator import Locks, LogFormat, PullPolicy
-from tandem.cli.errors import errors_to_exit
+from tandem.cli.errors import errors_to_exit, say
 from tandem.spark.application.policy import TemplatePolicy
 
 
@@ -327,3 +328,56 @@ def operator(
             finalizers=not no_finalizers,
         )
         raise typer.Exit(operator.run(settings))
+
+
+# `tandem etcd-user`: sets up an etcd for the operator, with a user that owns one prefix.
+
+
+def etcd_user(
+    root_password_file: Annotated[
+        Path,
+        option("--root-password-file", "File with the password of etcd's user root.", **FILE),
+    ],
+    etcd_password_file: Annotated[
+        Path, option("--etcd-password-file", "File with the password of the user.", **FILE)
+    ],
+    etcd_endpoints: Annotated[
+        list[str],
+        option("--etcd-endpoint", "host:port of etcd, https://host:port for TLS; repeatable."),
+    ],
+    etcd_user: Annotated[
+        str, option("--etcd-user", "The user that the operator connects as.")
+    ] = "tandem",
+    etcd_prefix: Annotated[
+        str, option("--etcd-prefix", "The prefix of all keys that the user may read and write.")
+    ] = "/tandem/v1",
+    etcd_ca: EtcdCa = None,
+    etcd_certificate: EtcdCertificate = None,
+    etcd_key: EtcdKey = None,
+    wait: Annotated[
+        float, option("--wait", "Seconds to wait for an etcd that does not answer yet.", min=0)
+    ] = 60.0,
+) -> None:
+    """Create the user of etcd that the operator connects as.
+
+    It enables authentication in etcd. The user owns one prefix: it can neither read nor write any
+    other key. Running the command again changes nothing. It needs root's password; the operator
+    itself does not.
+    """
+    with errors_to_exit():
+        import asyncio
+
+        from tandem.locks.etcd.client import EtcdAccess
+        from tandem.locks.etcd.users import PrefixOwner, ensure
+
+        owner = PrefixOwner(etcd_user, etcd_password_file.read_text().strip(), etcd_prefix)
+        access = EtcdAccess(
+            tuple(etcd_endpoints),
+            authority=etcd_ca,
+            certificate=etcd_certificate,
+            key=etcd_key,
+            password=root_password_file.read_text().strip(),
+        )
+        changed = asyncio.run(ensure(access, owner, wait_s=wait))
+        for line in changed or ["nothing to change"]:
+            say(line)

@@ -371,10 +371,9 @@ def maintain(
     often this is called. The exit code is 0 even if nothing is due.
     """
     with errors_to_exit():
-        from tandem.cli.direct import maintain as command
-        from tandem.cli.direct.command import options as options_of
+        from tandem.cli.direct import command
 
-        chosen = options_of(context, output, dry_run=dry_run, quiet=quiet)
+        chosen = command.options(context, output, dry_run=dry_run, quiet=quiet)
         table = (location_or_file, files or [], options or [], clone_sources or [])
         code = command.maintain(table, chosen)
         raise typer.Exit(code)
@@ -455,8 +454,8 @@ def _source(
     options: Sequence[str] | None,
     version: int | None,
 ) -> dict[str, Any]:
-    from tandem.cli.commands.tables import key_and_value
-    from tandem.cli.direct.sources import source
+    from tandem.cli.commands.target import key_and_value
+    from tandem.cli.direct.resources import source
 
     pairs = dict(key_and_value(text, "--source-option") for text in options or ())
     return source(location, format_, pairs, version)

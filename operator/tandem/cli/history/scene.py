@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from tandem.cli.history.model import EntryKind, HistoryEntry, SegmentLifetime
-from tandem.cli.history.phrases import author_name
 from tandem.text import clean
 
 MOST_COLUMNS = 48
@@ -211,7 +210,7 @@ def _spans(
 
 def _span(entry: HistoryEntry, start: int, end: int, columns: int) -> OperationSpan:
     pitch = pitch_of(columns)
-    label = clean(author_name(entry), LONGEST_LABEL)
+    label = clean(entry.author, LONGEST_LABEL)
     long = (len(label) * GLYPH + 26) / pitch
     if long <= end - start:
         return OperationSpan(entry, start, end, label, LabelPosition.INSIDE)

@@ -9,7 +9,7 @@ import typer
 
 from tandem.cli.errors import errors_to_exit
 from tandem.cli.kubectl import completion
-from tandem.cli.kubectl.flags import Flags, connected
+from tandem.cli.kubectl.arguments import Flags, connected, parse_table
 from tandem.cli.output import Output, OutputOption, prepare_streams
 
 _HELP = """Inspect and control Tandem's operations on Delta Lake tables.
@@ -84,9 +84,9 @@ def status(
     operations, the next automatic compaction, and the operations that ended last.
     """
     with errors_to_exit():
-        from tandem.cli.kubectl import names, read_commands
+        from tandem.cli.kubectl import commands
 
-        raise typer.Exit(read_commands.status(flags, names.table(name), output=output, watch=watch))
+        raise typer.Exit(commands.status(flags, parse_table(name), output=output, watch=watch))
 
 
 @app.command()
@@ -142,9 +142,9 @@ def plan(
 def locks(flags: Flags, name: TableName = None, output: OutputOption = Output.TABLE) -> None:
     """Show which operations hold segments, and which wait for them."""
     with errors_to_exit():
-        from tandem.cli.kubectl import names, read_commands
+        from tandem.cli.kubectl import commands
 
-        raise typer.Exit(read_commands.locks(flags, names.table(name), output=output))
+        raise typer.Exit(commands.locks(flags, parse_table(name), output=output))
 
 
 @app.command()
@@ -164,10 +164,10 @@ def history(
     table's log: `tandem history LOCATION`.
     """
     with errors_to_exit():
-        from tandem.cli.kubectl import names, read_commands
+        from tandem.cli.kubectl import commands
 
-        table = names.table(name) or name
-        raise typer.Exit(read_commands.history(flags, table, output=output, limit=limit))
+        table = parse_table(name) or name
+        raise typer.Exit(commands.history(flags, table, output=output, limit=limit))
 
 
 @app.command()
@@ -194,12 +194,11 @@ def report(
     lists what is in it, and what is missing and why. Check the bundle before you send it.
     """
     with errors_to_exit():
-        from tandem.cli.kubectl import names
         from tandem.cli.kubectl import report as report_
 
         code = report_.report(
             flags,
-            names.table(name),
+            parse_table(name),
             file=file,
             redact_statements=redact_statements,
             log_lines=log_lines,
@@ -217,10 +216,10 @@ def retry(
 ) -> None:
     """Run a failed operation once more."""
     with errors_to_exit():
-        from tandem.cli.kubectl import write_commands
+        from tandem.cli.kubectl import commands
 
         timeout_s = _seconds("--timeout", timeout)
-        raise typer.Exit(write_commands.retry(flags, resource, wait=wait, timeout_s=timeout_s))
+        raise typer.Exit(commands.retry(flags, resource, wait=wait, timeout_s=timeout_s))
 
 
 @app.command()
@@ -231,9 +230,9 @@ def suspend(flags: Flags, resource: OperationName) -> None:
     Its job ends, and none of its changes becomes visible.
     """
     with errors_to_exit():
-        from tandem.cli.kubectl import write_commands
+        from tandem.cli.kubectl import commands
 
-        raise typer.Exit(write_commands.suspend(flags, resource, wanted=True))
+        raise typer.Exit(commands.suspend(flags, resource, wanted=True))
 
 
 @app.command()
@@ -244,9 +243,9 @@ def resume(flags: Flags, resource: OperationName) -> None:
     Its job starts again.
     """
     with errors_to_exit():
-        from tandem.cli.kubectl import write_commands
+        from tandem.cli.kubectl import commands
 
-        raise typer.Exit(write_commands.suspend(flags, resource, wanted=False))
+        raise typer.Exit(commands.suspend(flags, resource, wanted=False))
 
 
 @app.command()
@@ -259,11 +258,9 @@ def wait(flags: Flags, resource: OperationName, timeout: Timeout = None) -> None
     Exit code: 0 it succeeded, 1 it failed or has not ended in time.
     """
     with errors_to_exit():
-        from tandem.cli.kubectl import write_commands
+        from tandem.cli.kubectl import commands
 
-        raise typer.Exit(
-            write_commands.wait(flags, resource, timeout_s=_seconds("--timeout", timeout))
-        )
+        raise typer.Exit(commands.wait(flags, resource, timeout_s=_seconds("--timeout", timeout)))
 
 
 @app.command()
@@ -271,9 +268,9 @@ def wait(flags: Flags, resource: OperationName, timeout: Timeout = None) -> None
 def version(flags: Flags, output: OutputOption = Output.TABLE) -> None:
     """Show the versions of plugin, operator and kinds."""
     with errors_to_exit():
-        from tandem.cli.kubectl import read_commands
+        from tandem.cli.kubectl import commands
 
-        raise typer.Exit(read_commands.version(flags, output=output))
+        raise typer.Exit(commands.version(flags, output=output))
 
 
 def main() -> None:

@@ -16,12 +16,11 @@ from tandem.cli import output as output_
 from tandem.cli import plan_report
 from tandem.cli.errors import Exit, say
 from tandem.cli.kubectl import access as access_
-from tandem.cli.kubectl import names, queries
 from tandem.cli.kubectl.access import Access
-from tandem.cli.kubectl.flags import Flags
-from tandem.cli.kubectl.output.overview import condition_message, reason_of
-from tandem.cli.kubectl.output.render import ago, plain, shown, time_text
-from tandem.cli.kubectl.read_commands import now_ms
+from tandem.cli.kubectl.arguments import Flags, parse_resource
+from tandem.cli.kubectl.commands import now_ms
+from tandem.cli.kubectl.overview import condition_message, reason_of
+from tandem.cli.kubectl.render import ago, plain, shown, time_text
 from tandem.cli.output import Output, print_data
 from tandem.errors import InvalidSpec, ReferenceNotFound, TandemError
 from tandem.json_types import Json
@@ -199,7 +198,7 @@ def plan(
             expected="-f FILE, or KIND/NAME of an existing resource",
         )
     loaded = load_all(files, references=False) if files else []
-    named = [names.resource(text) for text in resources]
+    named = [parse_resource(text) for text in resources]
 
     async def work(access: Access) -> Exit:
         requests = []
@@ -282,7 +281,7 @@ async def _plan_one(
         await asyncio.sleep(_POLL_S)
     reference = (spec_of(found).get("tableRef") or {}).get("name", "")
     try:
-        (table,) = await queries.tables(Access(access.api, request.namespace), str(reference))
+        (table,) = await access_.tables(Access(access.api, request.namespace), str(reference))
     except TandemError:
         return  # then there is no plan, and the message says why
     locks = status_of(table).get("locks") or ()

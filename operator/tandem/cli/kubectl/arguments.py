@@ -1,4 +1,4 @@
-"""The options that select the cluster in every command: those of kubectl, with the same names.
+"""What commands of `kubectl tandem` take: kubectl's own options, and names of resources.
 
 kubectl passes on everything after `kubectl tandem` as typed, so the plugin parses these options;
 they may stand before or after the command's name.
@@ -128,3 +128,60 @@ def connected(*, everywhere: bool = False, root: bool = False) -> Callable[[_F],
         return command
 
     return decorate
+
+
+# The forms in which users name a resource: `TableCompaction/nightly`, `tcomp/nightly`,
+# `tablecompactions.tandem.dev/nightly`. Pure.
+
+
+_TABLE = "LakeTable"
+
+
+def short_name(kind: str) -> str:
+    """`TableCompaction` → `tcomp`."""
+    from tandem.spec.resources import KINDS
+
+    return KINDS[kind].short_name
+
+
+def kind_of(text: str) -> str:
+    """The kind in any of its forms. Raises: InvalidSpec."""
+    from tandem.spec.common import GROUP, plural
+    from tandem.spec.resources import KINDS
+
+    word = text.lower().removesuffix(f".{GROUP}")
+    for kind in KINDS:
+        if word in (kind.lower(), plural(kind), short_name(kind)):
+            return kind
+    raise InvalidSpec(
+        "not a kind of Tandem",
+        resource=text,
+        expected=", ".join(f"{kind} ({short_name(kind)})" for kind in KINDS),
+    )
+
+
+def parse_resource(text: str, *, tables: bool = True) -> tuple[str, str]:
+    """Kind and name of `KIND/NAME`. Raises: InvalidSpec."""
+    from tandem.spec.common import OPERATIONS
+
+    kind, slash, name = text.partition("/")
+    if not (kind and slash and name) or "/" in name:
+        raise InvalidSpec(
+            "not a resource", resource=text, expected="KIND/NAME, as in tcomp/nightly"
+        )
+    found = kind_of(kind)
+    if found not in OPERATIONS and not (tables and found == _TABLE):
+        raise InvalidSpec(
+            f"{found} is not an operation", resource=text, expected=" or ".join(OPERATIONS)
+        )
+    return found, name
+
+
+def parse_table(text: str | None) -> str | None:
+    """The name of a LakeTable, which may be typed with its kind. Raises: InvalidSpec."""
+    if text is None or "/" not in text:
+        return text
+    kind, name = parse_resource(text)
+    if kind != _TABLE:
+        raise InvalidSpec("no table", resource=text, expected="the name of a LakeTable")
+    return name
