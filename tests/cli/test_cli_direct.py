@@ -248,10 +248,10 @@ def test_the_format_of_a_source_is_that_of_its_name(tmp_path: Path, lake: Path) 
         ("s3://bucket/in.parquet", "Parquet"),
         ("s3://bucket/day=1/x.tsv.gz", "Csv"),
     ):
-        assert source(location, None, {}, None)["format"] == expected
+        assert source(location, None, (), None)["format"] == expected
     for location in (str(mixed), "s3://bucket/in"):
         with pytest.raises(InvalidSpec, match="does not tell its format") as refused:
-            source(location, None, {}, None)
+            source(location, None, (), None)
         assert "--format" in refused.value.remedy
 
 

@@ -41,7 +41,7 @@ def tags(lake: QuickLake) -> dict[str, list[tuple[str, str, str]]]:
 
 def shown_loads(lake: QuickLake, capsys: pytest.CaptureFixture[str]) -> dict[str, str | None]:
     capsys.readouterr()
-    print_segments(target(lake.location), output=Output.JSON, version=None, every=False)
+    print_segments.function(target(lake.location), output=Output.JSON, version=None, every=False)
     return {each["name"]: each["loads"] for each in json.loads(capsys.readouterr().out)}
 
 

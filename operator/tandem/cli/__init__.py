@@ -10,9 +10,9 @@ inside the functions that need them, so that `tandem --help` starts quickly.
     direct           package: commands that do one thing to one table
     history          package: `tandem history` and `tandem timeline`
     kubectl          package: `kubectl tandem`
-    engine           imports the engine on demand
     errors           exit codes and error messages
     logs             log lines on standard error
+    options          options that several commands share
     output           colours and formats
     plan_report      what `plan` prints
     report           what `run` prints: progress and results

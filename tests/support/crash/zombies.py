@@ -181,7 +181,7 @@ def resumes(
     # Another run reports the same ending; `tandem clean` removes what zombies wrote.
     again = _ended_by(second, table, kind, reason, final)
     assert result in (None, again)
-    clean(target(str(table.path)), output=Output.JSON, dry_run=False)
+    clean.function(target(str(table.path)), output=Output.JSON, dry_run=False)
     assert table.unreachable() == set()
     assert table.shown() == final
     table.assert_as_allowed()

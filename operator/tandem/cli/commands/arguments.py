@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from tandem.cli.errors import add_table_to_errors, errors_to_exit
+from tandem.cli.errors import Exit, add_table_to_errors, errors_to_exit
+from tandem.cli.options import Command, within
 from tandem.errors import InvalidSpec, TandemError
 
 if TYPE_CHECKING:
@@ -145,3 +146,46 @@ def opened(
             if target.table is None:
                 _in_words_of_options(error)
             raise
+
+
+def on_table(function: Callable[..., Exit]) -> Command:
+    """A command on one table, which is its first argument."""
+
+    def run(
+        table: TableArgument,
+        *,
+        files: OptionalFilenames = None,
+        options: StoreOptions = None,
+        **own: Any,
+    ) -> None:
+        with opened(table, files, options) as target:
+            raise typer.Exit(function(target, **own))
+
+    return within(run, function)
+
+
+def on_rows(function: Callable[..., Exit]) -> Command:
+    """As `on_table`, for a command that reads data files: also those of a clone's source."""
+
+    def run(
+        table: TableArgument,
+        *,
+        files: OptionalFilenames = None,
+        options: StoreOptions = None,
+        clone_sources: CloneSources = None,
+        **own: Any,
+    ) -> None:
+        with opened(table, files, options, clone_sources) as target:
+            raise typer.Exit(function(target, **own))
+
+    return within(run, function)
+
+
+def command(function: Callable[..., Exit]) -> Command:
+    """A command of which an error prints a message, and ends it with its exit code."""
+
+    def run(context: typer.Context, **own: Any) -> None:
+        with errors_to_exit():
+            raise typer.Exit(function(context, **own))
+
+    return within(run, function)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from tandem.cli import engine, plan_report, report
+from tandem.cli import plan_report, report
 from tandem.cli.errors import Exit, pasteable, say
 from tandem.cli.output import Output, print_data, print_table, terminal_width
 from tandem.cli.report import ProgressDisplay, RepeatCommands, file_count
@@ -86,11 +86,12 @@ def run_resources(
         commands: what to type to run them again, for remedies.
         shown: which results have a line in a table.
     """
+    from tandem.operations import runner
+
+    options = runner.RunOptions(parallel=parallel, again=again, reads_sources=True)
     progress = ProgressDisplay(quiet=quiet, verbose=verbose)
     with interruptible() as cancel, progress as display:
-        outcomes = engine.run(
-            resources, parallel=parallel, again=again, observer=display, cancel=cancel
-        )
+        outcomes = runner.run(resources, options, observer=display, cancel=cancel)
     if output is Output.TABLE:
         print_results([each for each in outcomes if shown(each)], commands)
     else:
@@ -120,7 +121,9 @@ def plan_resources(
     shown: Callable[[ResourceOutcome], bool] = lambda _: True,
 ) -> Exit:
     """Print what `run_resources` would do now. Arguments as there."""
-    outcomes = engine.plan(resources)
+    from tandem.operations import runner
+
+    outcomes = runner.plan(resources, runner.RunOptions(reads_sources=True))
     seen = check_sources(outcomes)
     for resource in (outcome.resource for outcome in outcomes):
         if (sight := seen.get(resource.id)) and sight.warning:

@@ -9,11 +9,15 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from tandem.cli.commands.target import Target
+import typer
+
+from tandem.cli.commands.arguments import Version, on_table
 from tandem.cli.errors import Exit, say
+from tandem.cli.options import option
 from tandem.cli.output import (
     ByteSize,
     Output,
+    OutputOption,
     people_time,
     print_data,
     print_table,
@@ -23,15 +27,33 @@ from tandem.cli.output import (
 from tandem.text import counted, human_bytes
 
 if TYPE_CHECKING:
+    from tandem.cli.commands.target import Target
     from tandem.delta.log.delta_log import DeltaLog
     from tandem.delta.log.snapshot import Snapshot
     from tandem.mergelog.state.versions import Block
     from tandem.operations.clean.clean import CleaningResult
     from tandem.planning.cleaning import CleaningRules
 
+table_app = typer.Typer(
+    help="Inspect a table.", no_args_is_help=True, pretty_exceptions_enable=False
+)
+log_app = typer.Typer(
+    help="Inspect the log of a merge-on-read table.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
 
-def segments(table: Target, *, output: Output, version: int | None, every: bool) -> Exit:
-    """The segments of a version; with `every` also former ones that the log still has."""
+
+@table_app.command(short_help="List the segments of a version.")
+@on_table
+def segments(
+    table: Target,
+    *,
+    output: OutputOption = Output.TABLE,
+    version: Version = None,
+    every: bool = option(False, "Also former segments that the log still has.", "--all"),
+) -> Exit:
+    """List segments: level, status, interval, load time, size, deleted rows."""
     from tandem.timeline.chunks import label
     from tandem.timeline.history import retired
     from tandem.timeline.lineage import format_lineage
@@ -101,8 +123,10 @@ def _in_words(name: str) -> str:
     return words[:1] + words[1:].lower()
 
 
-def show(table: Target, *, output: Output, version: int | None) -> Exit:
-    """Print a summary of a table at a version."""
+@table_app.command(short_help="Show version, size, columns and protocol.")
+@on_table
+def show(table: Target, *, output: OutputOption = Output.TABLE, version: Version = None) -> Exit:
+    """Show a table's version, size, columns and protocol."""
     import pyarrow.compute as pc
 
     from tandem.delta.protocol import features_in_use
@@ -206,9 +230,9 @@ def _cell(name: str, value: Any) -> str:
     return ", ".join(value) if isinstance(value, list) else str(value)
 
 
-def locks(table: Target, *, output: Output) -> Exit:
-    """Locks held on a table. Without a cluster they exist in the process that runs the operations,
-    so another process sees none."""
+@on_table
+def locks(table: Target, *, output: OutputOption = Output.TABLE) -> Exit:
+    """List the locks on a table. Without a cluster they exist in the running process only."""
     table.log().latest_version()
     if output is Output.TABLE:
         say("No locks: without a cluster they exist in the process that runs the operations only.")
@@ -225,9 +249,17 @@ def locks(table: Target, *, output: Output) -> Exit:
 _UNITS = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1_000, "second"))
 
 
-def clean(target: Target, *, output: Output, dry_run: bool) -> Exit:
-    """Clean a table, and its log of blocks if it has one, by the LakeTable's retention if there is
-    one, otherwise by the table property."""
+@on_table
+def clean(
+    target: Target,
+    *,
+    output: OutputOption = Output.TABLE,
+    dry_run: bool = option(False, "Only list what would be removed."),
+) -> Exit:
+    """Remove files that are no longer needed.
+
+    docs/cleaning.md says which they are, and when they go.
+    """
     from tandem.operations.clean.block_log import clean_with_log
     from tandem.operations.clean.clean import CleaningOptions, rules_for
     from tandem.operations.model import Table
@@ -321,8 +353,10 @@ def _duration(milliseconds: int) -> str:
 # `tandem log`: the log of a merge-on-read table.
 
 
-def log_show(table: Target, *, output: Output) -> Exit:
-    """Print the live blocks, by group and in order, and which unfinished merge reads them."""
+@log_app.command("show", short_help="Show the live blocks of a log.")
+@on_table
+def log_show(table: Target, *, output: OutputOption = Output.TABLE) -> Exit:
+    """Show the live blocks of a table's log: instants, sizes, deletes, merged, pending or not."""
     from tandem.mergelog.state.log_table import MergeLog
     from tandem.mergelog.state.versions import in_order
     from tandem.mergelog.view import MergedView
@@ -405,8 +439,15 @@ def _unfinished_merges(base: DeltaLog) -> dict[str, str]:
     return found
 
 
-def log_resolve(table: Target, *, keep: bool) -> Exit:
-    """Decide whether the unmerged records are still valid, or give up blocks that are gone."""
+@log_app.command("resolve", short_help="Keep or discard records that are not merged.")
+@on_table
+def log_resolve(
+    table: Target,
+    *,
+    keep: bool = option(..., "Whether the unmerged records are still valid.", "--keep/--discard"),
+) -> Exit:
+    """Decide about unmerged records after the base table was replaced, or give up (`--discard`)
+    those whose blocks are gone."""
     from tandem.mergelog.resolve import resolve
     from tandem.mergelog.state.log_table import MergeLog
     from tandem.text import counted

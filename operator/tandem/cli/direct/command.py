@@ -13,7 +13,7 @@ from typing import Final
 
 import typer
 
-from tandem.cli import engine, plan_report, report
+from tandem.cli import plan_report, report
 from tandem.cli.commands import tables as commands
 from tandem.cli.commands.arguments import WORDS_OF_OPTIONS
 from tandem.cli.commands.run import interruptible, plan_resources, print_results, run_resources
@@ -63,10 +63,10 @@ def options(context: typer.Context, output: Output, *, dry_run: bool, quiet: boo
     )
 
 
-def perform(target: Target, asked: DirectOperation, options: DirectOptions) -> Exit:
-    """Do what was asked for. Raises: InvalidSpec before anything is started."""
+def perform(target: Target, word: str, asked: DirectOperation, options: DirectOptions) -> Exit:
+    """Do what the command `word` asks for. Raises: InvalidSpec before anything is started."""
     now, token = datetime.now(UTC), secrets.token_hex(2)
-    lake, operation = resources = resources_of(asked, target, now, token)
+    lake, operation = resources = resources_of(word, asked, target, now, token)
     if options.output is Output.YAML:
         print_documents(manifests(resources))
         return Exit.OK
@@ -74,7 +74,7 @@ def perform(target: Target, asked: DirectOperation, options: DirectOptions) -> E
     commands = RepeatCommands(
         again,
         again,
-        wording={**_words_of(asked, operation), **words_of_table(lake, target), **WORDING},
+        wording={**_words_of(word, asked, operation), **words_of_table(lake, target), **WORDING},
         locations=locations_of([lake]),
         more=MORE,
     )
@@ -97,11 +97,11 @@ def perform(target: Target, asked: DirectOperation, options: DirectOptions) -> E
     )
 
 
-def _words_of(asked: DirectOperation, operation: Operation) -> dict[str, str]:
+def _words_of(word: str, asked: DirectOperation, operation: Operation) -> dict[str, str]:
     """How messages name the fields of the operation: by the options that they come from."""
     fields = sorted(asked.options, key=len, reverse=True)
-    words = {f"{operation.id}.{field}": asked.options[field] for field in fields}
-    words["the table is refused because"] = f"{asked.word} is refused because"
+    words = {f"{operation.id}.spec.{field}": asked.options[field] for field in fields}
+    words["the table is refused because"] = f"{word} is refused because"
     hidden = (".spec.tableRef: ", ".spec.", ".protocol: ")
     return {**words, **{f"{operation.id}{part}": "" for part in hidden}}
 
@@ -132,7 +132,7 @@ def says_something(outcome: ResourceOutcome) -> bool:
 
 
 _ENDINGS = (".yaml", ".yml", ".json")
-_WITHOUT_A_POLICY = DirectOperation("maintain", "TableCompaction", {"type": "SemiMajor"}, {})
+_WITHOUT_A_POLICY = DirectOperation("TableCompaction", {"type": "SemiMajor"}, {})
 
 
 def maintain(
@@ -142,6 +142,9 @@ def maintain(
 
     A table without a LakeTable is compacted, and cleaned by its property.
     """
+    from tandem.operations import maintain as engine
+    from tandem.operations.runner import RunOptions
+
     location_or_file, files, *_ = table
     codes: list[Exit] = []
     outcomes: list[ResourceOutcome] = []
@@ -156,14 +159,13 @@ def maintain(
         tables = [_at(found)]
         wording = words_of_table(tables[0][0], found)
     plan_only = chosen.dry_run or chosen.output is Output.YAML
+    options = RunOptions(plan_only=plan_only)
     # A plan moves nothing that could be shown.
     progress = ProgressDisplay(quiet=chosen.quiet or plan_only, verbose=chosen.verbose)
     with interruptible() as cancel, progress as display:
         for lake, also in tables:
             with add_table_to_errors(lake.spec.location):
-                done = engine.maintain(
-                    lake, also=also, plan_only=plan_only, observer=display, cancel=cancel
-                )
+                done = engine.maintain(lake, options, also=also, observer=display, cancel=cancel)
             outcomes += done.outcomes
             wanted += [lake, *(each.resource for each in done.operations)]
             for why in done.waits if not done.operations else ():
@@ -200,7 +202,7 @@ def _at(found: Target) -> tuple[LakeTable, Operation | None]:
     if found.table is not None:
         return table_of(found, "maintain", {}), None
     now, token = datetime.now(UTC), secrets.token_hex(2)
-    return resources_of(_WITHOUT_A_POLICY, found, now, token)
+    return resources_of("maintain", _WITHOUT_A_POLICY, found, now, token)
 
 
 def _is_file(text: str) -> bool:

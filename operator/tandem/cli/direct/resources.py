@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from tandem.cli.commands.target import Target, as_location
+from tandem.cli.commands.target import Target, as_location, key_and_value
 from tandem.errors import InvalidSpec
 from tandem.spec import API_VERSION, AnyResource, LakeTable, Operation
 from tandem.spec.loading.loader import parse
@@ -35,14 +35,12 @@ class DirectOperation:
     """One operation as a command asks for it.
 
     Attributes:
-        word: the command: the first part of the operation's name.
         spec: without `tableRef`.
-        options: which option or argument each field comes from, for messages: the longest prefix
-            of a field's path counts.
+        options: which option or argument each field of `spec` comes from, for messages: the longest
+            prefix of a field's path counts.
         table: fields of the LakeTable's spec.
     """
 
-    word: str
     kind: str
     spec: Mapping[str, Any]
     options: Mapping[str, str]
@@ -50,21 +48,21 @@ class DirectOperation:
 
 
 def resources_of(
-    asked: DirectOperation, target: Target, now: datetime, token: str
+    word: str, asked: DirectOperation, target: Target, now: datetime, token: str
 ) -> tuple[LakeTable, Operation]:
-    """The table and the operation. `now` and `token` make the operation's name: each run of a
-    command is an operation of its own.
+    """The table and the operation. The command's `word`, `now` and `token` make the operation's
+    name: each run of a command is an operation of its own.
 
     Raises: InvalidSpec.
     """
-    lake = table_of(target, asked.word, asked.table)
-    name = f"{asked.word}-{now:%Y%m%d-%H%M%S}-{token}"
+    lake = table_of(target, word, asked.table)
+    name = f"{word}-{now:%Y%m%d-%H%M%S}-{token}"
     operation = _parsed(
         asked.kind,
         {**_namespace(lake), "name": name},
         {"tableRef": {"name": lake.name}, **asked.spec},
-        asked.word,
-        {**asked.options, "spec.targetFileSize": "--target-file-size"},
+        word,
+        {f"spec.{field}": option for field, option in asked.options.items()},
     )
     assert isinstance(operation, Operation)
     return lake, operation
@@ -181,6 +179,19 @@ def merge_spec(
     return spec
 
 
+def options_of_clauses(*, deletes: bool) -> dict[str, str]:
+    """The options behind the clauses of `merge_spec`, in which a delete comes first."""
+    clauses = "merge.whenMatched"
+    update = f"{clauses}[{int(deletes)}]"
+    delete = {f"{clauses}[0]": "--delete-when", f"{clauses}[0].where": "--delete-when"}
+    return {
+        clauses: "--update-all, --set or --delete-when",
+        **(delete if deletes else {}),
+        update: "--update-all",
+        f"{update}.update.set": "--set",
+    }
+
+
 def _name_of(location: str) -> str:
     """A name for the LakeTable: the last part of its location, as far as names allow it."""
     parts = urlsplit(location)
@@ -244,13 +255,15 @@ _COMPRESSED = frozenset({".gz", ".bz2", ".zst", ".snappy", ".lz4"})
 def source(
     location: str,
     format_: SourceFormat | None,
-    options: Mapping[str, str],
+    options: Sequence[str],
     version: int | None,
 ) -> dict[str, Any]:
     """`spec.source` of a resource. The format is that of the file's name, unless it is given.
+    `options` as typed, `KEY=VALUE`.
 
     Raises: InvalidSpec for a location that is none, or a format that the name does not tell.
     """
+    pairs = dict(key_and_value(text, "--source-option") for text in options)
     plain = "://" not in location and "/" not in location
     # A file of the working directory has no slash, which a table must have.
     url = as_location(f"./{location}" if plain else location)
@@ -266,8 +279,20 @@ def source(
     return {
         "format": found.value,
         "location": url,
-        **({"options": dict(options)} if options else {}),
+        **({"options": pairs} if pairs else {}),
         **({"version": version} if version is not None else {}),
+    }
+
+
+def options_of_source(field: str) -> dict[str, str]:
+    """The options behind the fields of a `source`."""
+    return {
+        field: "--from",
+        f"{field}.location": "--from",
+        f"{field}.format": "--format",
+        f"{field}.options": "--source-option",
+        f"{field}.options.": "--source-option ",
+        f"{field}.version": "--source-version",
     }
 
 

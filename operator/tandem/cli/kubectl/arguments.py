@@ -6,18 +6,17 @@ they may stand before or after the command's name.
 
 from __future__ import annotations
 
-import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
+from tandem.cli.errors import Exit, errors_to_exit
+from tandem.cli.options import Command, own_options
 from tandem.errors import InvalidSpec
-
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +78,12 @@ _OTHERS = (
     ("request_timeout", str, "", ["--request-timeout"], "Timeout of one call: 10s, 1m.", True),
 )  # fmt: skip
 
-_CONTEXT = "typed"
 
-
-def connected(*, everywhere: bool = False, root: bool = False) -> Callable[[_F], Any]:
-    """Add the options above to a command, which gets them as its argument `flags`.
+def connected(
+    *, everywhere: bool = False, root: bool = False
+) -> Callable[[Callable[..., Exit]], Command]:
+    """A command in a cluster: it has the options above in addition to its own, and gets them as its
+    first argument.
 
     Args:
         everywhere: also add `-A`.
@@ -91,41 +91,29 @@ def connected(*, everywhere: bool = False, root: bool = False) -> Callable[[_F],
     """
     wanted = [_NAMESPACE, *([_EVERYWHERE] if everywhere or root else []), *_OTHERS]
 
-    def decorate(function: _F) -> Any:
-        @functools.wraps(function)
-        def command(*args: Any, **values: Any) -> Any:
+    def decorate(function: Callable[..., Exit]) -> Command:
+        def run(typed: typer.Context, **values: Any) -> None:
             given = {name: values.pop(name) for name, *_ in wanted}
-            given["as_groups"] = tuple(given["as_groups"] or ())
-            flags = Flags(**given)
-            typed: typer.Context = values.pop(_CONTEXT)
+            flags = Flags(**{**given, "as_groups": tuple(given["as_groups"] or ())})
             below = typed.find_object(Flags)
             if root:
                 typed.obj = flags
-            elif below is not None:
-                flags = flags.with_defaults(below)
-            return function(*args, flags=flags, **values)
+                return
+            with errors_to_exit():
+                chosen = flags if below is None else flags.with_defaults(below)
+                raise typer.Exit(function(chosen, **values))
 
-        parameters = [
-            parameter
-            for parameter in inspect.signature(function, eval_str=True).parameters.values()
-            if parameter.name != "flags"
-        ]
-        for name, type_, default, words, text, hidden in wanted:
-            option = typer.Option(*words, help=text, hidden=hidden and not root)
-            parameters.append(
-                inspect.Parameter(
-                    name,
-                    inspect.Parameter.KEYWORD_ONLY,
-                    default=default,
-                    annotation=Annotated[type_, option],
+        def parameters() -> Iterator[inspect.Parameter]:
+            kind = inspect.Parameter.KEYWORD_ONLY
+            yield from own_options(function)
+            for name, type_, default, words, text, hidden in wanted:
+                option = typer.Option(*words, help=text, hidden=hidden and not root)
+                yield inspect.Parameter(
+                    name, kind, default=default, annotation=Annotated[type_, option]
                 )
-            )
-        parameters.append(
-            inspect.Parameter(_CONTEXT, inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-        )
-        vars(command)["__signature__"] = inspect.Signature(parameters)
-        command.__annotations__ = {p.name: p.annotation for p in parameters}
-        return command
+            yield inspect.Parameter("typed", kind, annotation=typer.Context)
+
+        return Command(function, run, parameters)
 
     return decorate
 

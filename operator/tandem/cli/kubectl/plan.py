@@ -22,6 +22,7 @@ from tandem.cli.kubectl.commands import now_ms
 from tandem.cli.kubectl.overview import condition_message, reason_of
 from tandem.cli.kubectl.render import ago, plain, shown, time_text
 from tandem.cli.output import Output, print_data
+from tandem.cli.report import file_count
 from tandem.errors import InvalidSpec, ReferenceNotFound, TandemError
 from tandem.json_types import Json
 from tandem.kube.client.kinds import TABLE_KIND, path, spec_of, status_of
@@ -353,14 +354,14 @@ def _lines(request: PlanRequest) -> list[tuple[str, str]]:
     segments = _some(found.get("segments") or ())
     if found.get("outputs"):
         segments += f" → {_some(found['outputs'])}"
-    output = "" if found.get("outputFiles") is None else _files(found["outputFiles"])
+    output = "" if found.get("outputFiles") is None else file_count(found["outputFiles"])
     if output and found.get("outputBytes") is not None:
         output += f", about {human_bytes(found['outputBytes'])}"
     cost = found.get("costBytes")
     return [
         ("statement", plan_report.clause_by_clause(str(found.get("statement") or ""))),
         *plan_report.lines_of(request.kind, request.spec),
-        ("reads", f"version {found.get('readVersion')}: {_files(found.get('inputs', 0))}, "
+        ("reads", f"version {found.get('readVersion')}: {file_count(found.get('inputs', 0))}, "
                   f"{human_bytes(found.get('inputBytes', 0))}"),
         ("segments", segments),
         ("instants", _some(found.get("instants") or ())),
@@ -369,10 +370,6 @@ def _lines(request: PlanRequest) -> list[tuple[str, str]]:
         ("cost", "" if cost is None else f"about {human_bytes(cost)} to read and write"),
         ("meets", "\n".join(_meets(conflict) for conflict in request.conflicts) or "nothing"),
     ]  # fmt: skip
-
-
-def _files(count: int) -> str:
-    return "1 file" if count == 1 else f"{count} files"
 
 
 def _some(items: Sequence[Any], limit: int = 6) -> str:
