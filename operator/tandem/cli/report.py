@@ -85,6 +85,7 @@ class RepeatCommands:
             recorded result.
         only: what stands before each of the ids.
         wording: what messages say of fields of resources, and what is said of options instead.
+        typed: whether options were typed, and no resource.
         locations: where tables are, by namespace and name (`default/flights`).
         more: the option that helps, by the reason of a failure.
     """
@@ -93,6 +94,7 @@ class RepeatCommands:
     again: str
     only: str = ""
     wording: Mapping[str, str] = field(default_factory=dict)
+    typed: bool = False
     locations: Mapping[str, str] = field(default_factory=dict)
     more: Mapping[str, str] = field(default_factory=dict)
 
@@ -153,7 +155,9 @@ def results(
         message = commands.reworded(message_of(status), outcome.resource)
         if status.phase is Phase.FAILED and message:
             reason = message.partition(":")[0]
-            todo = remedy_here(reason, commands.run, commands.of(outcome, reason))
+            todo = remedy_here(
+                reason, commands.run, commands.of(outcome, reason), typed=commands.typed
+            )
             todo = commands.reworded(todo, outcome.resource)
             hint = f"\n    remedy:   {todo}" if todo else ""
             # Errors of jobs name the operation, which stands at the beginning of the line.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -57,8 +57,6 @@ def moment_ms(version: int | None, timestamp: str | None) -> int | None:
     or beside a version."""
     if timestamp is None:
         return None
-    from tandem.timeline.chunks import parse_moment
-
     if version is not None:
         raise InvalidSpec(
             "a version and a timestamp cannot be combined",
@@ -66,12 +64,19 @@ def moment_ms(version: int | None, timestamp: str | None) -> int | None:
             found=f"--version {version} --timestamp {timestamp}",
             expected="one of them",
         )
-    moment = parse_moment(timestamp)
+    return moment_of(timestamp, "--timestamp")
+
+
+def moment_of(text: str, option: str) -> int:
+    """A date or a time in Unix milliseconds. Raises: InvalidSpec."""
+    from tandem.timeline.chunks import parse_moment
+
+    moment = parse_moment(text)
     if moment is None:
         raise InvalidSpec(
             "not a date or a time",
-            resource="--timestamp",
-            found=timestamp,
+            resource=option,
+            found=text,
             expected="2013, 2013-02, 2013-02-01, 2013-02-01T05 or 2013-02-01T05:30:00Z",
         )
     return moment
@@ -101,30 +106,17 @@ def names_in(text: str, option: str) -> list[str]:
     return found
 
 
-WORDS_OF_OPTIONS: Final[Mapping[str, str]] = {
-    "spec.storage.options.": "--option ",
-    'Set allow_http: "true" among the options, or': "Add --option allow_http=true, or set",
-    " in the environment or the Secret": " in the environment",
-    " in the environment or in the Secret": " in the environment",
-    " the environment or the Secret": " the environment",
-    " the environment (AWS_…, GOOGLE_…, AZURE_…) or a Secret": " the environment (AWS_…, "
-    "GOOGLE_…, AZURE_…)",
-    'the option skip_signature: "true"': "--option skip_signature=true",
-    "add the location of its source to spec.storage.cloneSources of the LakeTable": "add "
-    "--clone-source with the location of its source",
-}
-"""What is said of a store's options in resources, and what those who typed a command read instead.
-"""
+OPTION_OF_STORE = "spec.storage.options."
+"""The field of the options of a store, before the name of one."""
 
 
 def _in_words_of_options(error: TandemError) -> None:
     """Let an error name the options of a command in place of fields of a resource."""
-    for said, instead in WORDS_OF_OPTIONS.items():
-        error.message = error.message.replace(said, instead)
-        error.field = error.field.replace(said, instead)
-        error.found = error.found.replace(said, instead)
-        error.expected = error.expected.replace(said, instead)
-        error.remedy = error.remedy.replace(said, instead)
+    from tandem.remedies import OF_STORES
+
+    for said, instead in ((OPTION_OF_STORE, "--option "), *OF_STORES):
+        for name in ("message", "field", "found", "expected", "remedy"):
+            setattr(error, name, getattr(error, name).replace(said, instead))
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import typer
 
 from tandem.cli import plan_report, report
 from tandem.cli.commands import tables as commands
-from tandem.cli.commands.arguments import WORDS_OF_OPTIONS
+from tandem.cli.commands.arguments import OPTION_OF_STORE
 from tandem.cli.commands.run import interruptible, plan_resources, print_results, run_resources
 from tandem.cli.commands.target import Target, target
 from tandem.cli.direct.resources import DirectOperation, manifests, resources_of, table_of
@@ -23,20 +23,10 @@ from tandem.cli.errors import Exit, add_table_to_errors, is_set, pasteable, say,
 from tandem.cli.output import Output, print_data, print_documents, print_table
 from tandem.cli.report import ProgressDisplay, RepeatCommands, locations_of, message_of
 from tandem.errors import Reason, ReferenceNotFound
+from tandem.remedies import OF_OPERATIONS, OF_STORES
 from tandem.spec import AnyResource, LakeTable, Operation, ResourceOutcome, TableStatus, load_all
 from tandem.spec.status import Phase
 
-_OF_A_RESOURCE: Final = "Fix the resource and run again"
-WORDING: Final = {
-    "Set enableDeletionVectors: true in the LakeTable": "Add --enable-deletion-vectors",
-    "After that, `": "`",
-    _OF_A_RESOURCE: "Correct the command",
-    'set header: "true"': "add --source-option header=true",
-    'if not, header: "false"': "if not, add --source-option header=false",
-    "or another one that options.encoding of the source names": "or --source-option encoding=…",
-    "correct the options header and sep": "correct --source-option header=… and sep=…",
-}
-"""What the engine says of a resource, and what those who typed a command read instead."""
 MORE: Final = {Reason.DELETION_VECTORS_DISABLED.value: "--enable-deletion-vectors"}
 """The option that helps, by the reason of a failure."""
 
@@ -74,7 +64,8 @@ def perform(target: Target, word: str, asked: DirectOperation, options: DirectOp
     commands = RepeatCommands(
         again,
         again,
-        wording={**_words_of(word, asked, operation), **words_of_table(lake, target), **WORDING},
+        wording={**_words_of(word, asked, operation), **words_of_table(lake, target)},
+        typed=True,
         locations=locations_of([lake]),
         more=MORE,
     )
@@ -103,7 +94,7 @@ def _words_of(word: str, asked: DirectOperation, operation: Operation) -> dict[s
     words = {f"{operation.id}.spec.{field}": asked.options[field] for field in fields}
     words["the table is refused because"] = f"{word} is refused because"
     hidden = (".spec.tableRef: ", ".spec.", ".protocol: ")
-    return {**words, **{f"{operation.id}{part}": "" for part in hidden}}
+    return {**words, **{f"{operation.id}{part}": "" for part in hidden}, **dict(OF_OPERATIONS)}
 
 
 def words_of_table(lake: LakeTable, target: Target) -> dict[str, str]:
@@ -114,8 +105,8 @@ def words_of_table(lake: LakeTable, target: Target) -> dict[str, str]:
         f"{lake.id}.spec.location: ": "",
         f"{lake.id}.protocol: ": "",
         ", or set spec.create": "",
-        _OF_A_RESOURCE: WORDING[_OF_A_RESOURCE],
-        **WORDS_OF_OPTIONS,
+        OPTION_OF_STORE: "--option ",
+        **dict(OF_STORES),
     }
 
 
@@ -190,7 +181,9 @@ def _print(
     shown = [outcome for outcome in outcomes if says_something(outcome)]
     again = pasteable(chosen.typed)
     locations = report.locations_of(outcome.resource for outcome in outcomes)
-    commands = RepeatCommands(again, again, wording=wording, locations=locations)
+    commands = RepeatCommands(
+        again, again, wording=wording, typed=bool(wording), locations=locations
+    )
     if shown and chosen.dry_run:
         print_table(plan_report.blocks(shown, {}, commands))
     elif shown:
