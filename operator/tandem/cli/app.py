@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperGroup
@@ -61,16 +61,13 @@ app.add_typer(tables.table_app, name="table")
 app.add_typer(tables.log_app, name="log")
 app.add_typer(index_app, name="index")
 
-Filenames = Annotated[
-    list[str],
-    typer.Option(
-        "-f", "--filename", help="File or folder of resources, or - for standard input; repeatable."
-    ),
-]
-OnlyResources = Annotated[
-    list[str] | None,
-    typer.Option("--only", metavar="KIND/NAME", help="Only this resource; repeatable."),
-]
+FILES = option(
+    ...,
+    "File or folder of resources, or - for standard input; repeatable.",
+    "-f",
+    "--filename",
+)
+ONLY = option(None, "Only this resource; repeatable.", metavar="KIND/NAME")
 
 
 def _print_version(wanted: bool) -> None:
@@ -81,19 +78,13 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def common(
-    log_json: Annotated[
-        bool, typer.Option("--log-json", help="Log as JSON lines to standard error.")
-    ] = False,
-    verbose: Annotated[
-        bool,
-        typer.Option("-v", "--verbose", help="Print each phase of an operation, and log more."),
-    ] = False,
-    _version: Annotated[
-        bool,
-        typer.Option(
-            "--version", help="Print the version.", callback=_print_version, is_eager=True
-        ),
-    ] = False,
+    log_json: bool = option(False, "Log as JSON lines to standard error.", "--log-json"),
+    verbose: bool = option(
+        False, "Print each phase of an operation, and log more.", "-v", "--verbose"
+    ),
+    _version: bool = option(
+        False, "Print the version.", "--version", callback=_print_version, is_eager=True
+    ),
 ) -> None:
     from tandem.cli import logs
 
@@ -105,9 +96,9 @@ def common(
 def run(
     context: typer.Context,
     *,
-    files: Filenames,
+    files: list[str] = FILES,
     output: OutputOption = Output.TABLE,
-    only: OnlyResources = None,
+    only: list[str] | None = ONLY,
     parallel: int = option(
         _PARALLEL, "Maximum number of concurrent operations; 0: no limit.", min=0
     ),
@@ -137,9 +128,9 @@ def run(
 def plan(
     _: typer.Context,
     *,
-    files: Filenames,
+    files: list[str] = FILES,
     output: OutputOption = Output.TABLE,
-    only: OnlyResources = None,
+    only: list[str] | None = ONLY,
 ) -> Exit:
     """Show what `run` would do; change nothing."""
     from tandem.cli.commands import run

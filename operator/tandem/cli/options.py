@@ -26,7 +26,8 @@ def option(default: Any, text: str, *flags: str, **more: Any) -> Any:
 
 class Command:
     """What typer takes for a command: calls `run`, with the documentation of `function`, and with
-    the parameters that `parameters` returns."""
+    the parameters that `parameters` returns. `function` can be called from Python with all of its
+    options: their defaults are typer's."""
 
     __name__: str
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from tandem.cli.errors import Exit, say
-from tandem.cli.history.model import EntryKind, HistoryEntry
+from tandem.cli.history.model import EntryKind, HistoryEntry, entries, lanes_of
 from tandem.cli.output import (
     Output,
     natural_width,
@@ -40,8 +40,6 @@ def history(table: Target, *, output: Output, limit: int | None, html: str | Non
     Args:
         html: write a page there instead; `-` is standard output.
     """
-    from tandem.cli.history.model import entries
-
     log = table.log()
     first, last = log.versions()
     most = limit or (TERMINAL_COMMITS if html is None else PAGE_COMMITS)
@@ -209,14 +207,6 @@ def _lanes(entries: Sequence[HistoryEntry]) -> list[tuple[HistoryEntry, int]]:
     come first, and those for which there is no space are not drawn."""
     first = entries[0].version if entries else 0
     working = [e for e in entries if e.read_version is not None and e.version - e.read_version > 1]
-    taken: list[list[tuple[int, int]]] = [[] for _ in range(MOST_LANES)]
-    found: list[tuple[HistoryEntry, int]] = []
-    for work in sorted(working, key=lambda e: (not e.meetings, -e.version)):
-        assert work.read_version is not None
-        span = (max(first, work.read_version), work.version)
-        for lane, spans in enumerate(taken):
-            if all(span[1] < begin or end < span[0] for begin, end in spans):
-                spans.append(span)
-                found.append((work, lane + 1))
-                break
-    return found
+    # Neither may begin in the line in which another one ends.
+    spans = [(e, (max(first, e.read_version or 0), e.version + 1)) for e in working]
+    return [(work, lane + 1) for work, lane in lanes_of(spans, MOST_LANES)]

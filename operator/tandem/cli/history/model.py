@@ -171,6 +171,23 @@ class SegmentLifetime:
     files: set[str] = field(default_factory=set)
 
 
+def lanes_of(
+    works: Iterable[tuple[HistoryEntry, tuple[float, float]]], most: int
+) -> list[tuple[HistoryEntry, int]]:
+    """A lane for each operation in a picture: the first of `most` that has space from the first to
+    the second of its numbers, which may be the end of another one. Operations that met commits
+    choose first, newer ones before older ones; those without space are left out."""
+    taken: list[list[tuple[float, float]]] = [[] for _ in range(most)]
+    found = []
+    for work, (start, end) in sorted(works, key=lambda w: (not w[0].meetings, -w[0].version)):
+        for lane, spans in enumerate(taken):
+            if all(end <= begin or stop <= start for begin, stop in spans):
+                spans.append((start, end))
+                found.append((work, lane))
+                break
+    return found
+
+
 def entries(commits: Sequence[Commit]) -> list[HistoryEntry]:
     """The entries of consecutive commits, oldest first."""
     changes = {commit.version: _Change.of(commit) for commit in commits}

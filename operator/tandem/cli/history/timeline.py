@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from tandem.cli.commands.arguments import moment_of
 from tandem.cli.errors import Exit, say
 from tandem.cli.history.timeline_model import Picture, PieceState, SegmentLine, newest
 from tandem.cli.output import Output, print_data, terminal_width, write
@@ -96,30 +97,17 @@ class _Recent:
 
 
 def _window(options: TimelineOptions) -> TimeInterval:
-    from tandem.timeline.chunks import parse_moment
-
-    ends = []
-    for name, text, otherwise in (
-        ("--from", options.first, ALWAYS.start_ms),
-        ("--to", options.before, ALWAYS.end_ms),
-    ):
-        moment = otherwise if text is None else parse_moment(text)
-        if moment is None:
-            raise InvalidSpec(
-                "not a date or a time",
-                resource=name,
-                found=text,
-                expected="2013, 2013-02, 2013-02-01, 2013-02-01T05 or 2013-02-01T05:30:00Z",
-            )
-        ends.append(moment)
-    if ends[0] >= ends[1]:
+    first, before = options.first, options.before
+    start = ALWAYS.start_ms if first is None else moment_of(first, "--from")
+    end = ALWAYS.end_ms if before is None else moment_of(before, "--to")
+    if start >= end:
         raise InvalidSpec(
             "the interval is empty",
             resource="--to",
-            found=options.before,
-            expected=f"a moment after {options.first}",
+            found=before,
+            expected=f"a moment after {first}",
         )
-    return TimeInterval(*ends)
+    return TimeInterval(start, end)
 
 
 def _time_column(table: Target, snapshot: Snapshot, options: TimelineOptions) -> TimeColumn | None:

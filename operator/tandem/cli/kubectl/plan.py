@@ -114,16 +114,18 @@ def expected(
         if not (common or unnamed):
             continue
         means = "rows" if beside is Compatibility.ROWS else "waits"
-        found.append(
-            {
-                "operation": lock["operation"],
-                "means": means if common else "perhaps",
-                "state": lock.get("state"),
-                "since": lock.get("since"),
-                "segments": sorted(common),
-            }
-        )
+        found.append(_conflict(lock, means if common else "perhaps", sorted(common)))
     return found
+
+
+def _conflict(lock: Mapping[str, Any], means: str, segments: Sequence[str]) -> Json:
+    return {
+        "operation": lock["operation"],
+        "means": means,
+        "state": lock.get("state"),
+        "since": lock.get("since"),
+        "segments": segments,
+    }
 
 
 def _expected_of_log(
@@ -151,17 +153,8 @@ def _expected_of_log(
             if any(int(name.removeprefix(LOG_INSTANT)) in each for each in runs)
         }
         if common or (theirs and (cut or lock.get("more"))):
-            found.append(
-                {
-                    "operation": lock["operation"],
-                    "means": "waits" if common else "perhaps",
-                    "state": lock.get("state"),
-                    "since": lock.get("since"),
-                    "segments": sorted(
-                        common, key=lambda name: int(name.removeprefix(LOG_INSTANT))
-                    ),
-                }
-            )
+            ordered = sorted(common, key=lambda name: int(name.removeprefix(LOG_INSTANT)))
+            found.append(_conflict(lock, "waits" if common else "perhaps", ordered))
     return found
 
 

@@ -143,10 +143,13 @@ def _servers(servers: Sequence[JsonMapping], namespaces: bool) -> Table:
             ]
         )
     names = ["index server", "health", "tables", "not served", "held", "limit", "evictions"]
-    found = table_of(names, rows)
-    for line, server in zip(found.rows, servers, strict=True):
-        line.style = _HEALTH.get(server["health"])
-    return found
+    return _coloured(table_of(names, rows), servers)
+
+
+def _coloured(table: Table, items: Sequence[JsonMapping]) -> Table:
+    for line, item in zip(table.rows, items, strict=True):
+        line.style = _HEALTH.get(item["health"])
+    return table
 
 
 def _tables(tables: Sequence[JsonMapping], namespaces: bool) -> Table:
@@ -165,10 +168,7 @@ def _tables(tables: Sequence[JsonMapping], namespaces: bool) -> Table:
             ]
         )
     names = ["table", "health", "version", "segments", "files", "small", "size", "rows", "deleted"]
-    found = table_of([*names, "running", "waiting"], rows)
-    for line, table in zip(found.rows, tables, strict=True):
-        line.style = _HEALTH.get(table["health"])
-    return found
+    return _coloured(table_of([*names, "running", "waiting"], rows), tables)
 
 
 def _happens(tables: Sequence[JsonMapping], now_ms: int, namespaces: bool) -> list[RenderableType]:
