@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from tandem.cli.errors import Exit, pasteable, say, with_location
-from tandem.cli.output import blocks, error_console, natural_width, table_of
+from tandem.cli.output import blocks, natural_width, table_of
 from tandem.operations.report.explain import left_by_replace
 from tandem.remedies import remedy_here
 from tandem.spec import (
@@ -369,7 +369,9 @@ class ProgressDisplay:
         self._last: dict[tuple[str, str, str], Phase] = {}
 
     def __enter__(self) -> Self:
-        console = error_console()
+        from rich.console import Console
+
+        console = Console(stderr=True)
         if not self._quiet and console.is_terminal:
             from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -18,7 +18,7 @@ from tandem.cli.commands import tables as commands
 from tandem.cli.commands.arguments import OPTION_OF_STORE
 from tandem.cli.commands.run import interruptible, plan_resources, print_results, run_resources
 from tandem.cli.commands.target import Target, target
-from tandem.cli.direct.resources import DirectOperation, manifests, resources_of, table_of
+from tandem.cli.direct.resources import DirectOperation, resources_of, table_of
 from tandem.cli.errors import Exit, add_table_to_errors, is_set, pasteable, say, typed_words
 from tandem.cli.output import Output, print_data, print_documents, print_table
 from tandem.cli.report import ProgressDisplay, RepeatCommands, locations_of, message_of
@@ -58,7 +58,7 @@ def perform(target: Target, word: str, asked: DirectOperation, options: DirectOp
     now, token = datetime.now(UTC), secrets.token_hex(2)
     lake, operation = resources = resources_of(word, asked, target, now, token)
     if options.output is Output.YAML:
-        print_documents(manifests(resources))
+        print_documents(resources)
         return Exit.OK
     again = pasteable(options.typed)
     commands = RepeatCommands(
@@ -166,7 +166,7 @@ def maintain(
                     say(f"{lake.id}: {commands.clean_summary(done.cleaned, dry_run=plan_only)}")
                 codes.append(commands.say_what_else(done.cleaned, dry_run=plan_only))
     if chosen.output is Output.YAML:
-        print_documents(manifests(wanted))
+        print_documents(wanted)
     elif chosen.output is Output.JSON:
         print_data(report.documents(outcomes), chosen.output)
     else:

@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 from tandem.cli.commands.target import Target, as_location, key_and_value
 from tandem.errors import InvalidSpec
-from tandem.spec import API_VERSION, AnyResource, LakeTable, Operation
+from tandem.spec import API_VERSION, LakeTable, Operation
 from tandem.spec.loading.loader import parse
 from tandem.spec.problems import InvalidSpecs
 from tandem.spec.resources import AnyKind
@@ -95,11 +95,6 @@ def table_of(target: Target, word: str, more: Mapping[str, Any]) -> LakeTable:
 def _namespace(lake: LakeTable) -> dict[str, str]:
     given = lake.manifest()["metadata"]
     return {"namespace": given["namespace"]} if "namespace" in given else {}
-
-
-def manifests(resources: Sequence[AnyResource]) -> list[dict[str, Any]]:
-    """The resources as `tandem run -f` takes them."""
-    return [resource.manifest() for resource in resources]
 
 
 def assignments(texts: Sequence[str]) -> dict[str, str]:

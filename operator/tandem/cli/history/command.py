@@ -89,7 +89,9 @@ def _row(entry: HistoryEntry, commit: Commit) -> dict[str, Any]:
         "time": utc(entry.time_ms),
         "operation": info.operation if info is not None else None,
         "engine": info.engine if info is not None else None,
-        "by": _operation_of(ours) if isinstance(ours, dict) else None,
+        "by": str(ours.get("resource") or ours.get("operation") or "")
+        if isinstance(ours, dict)
+        else None,
         "filesAdded": entry.files_added,
         "filesRemoved": entry.files_removed,
         "filesMarked": entry.files_marked,
@@ -110,11 +112,6 @@ def _row(entry: HistoryEntry, commit: Commit) -> dict[str, Any]:
         ],
         "summary": list(entry.summary),
     }
-
-
-def _operation_of(ours: dict[str, Any]) -> str:
-    """The resource of a commit of ours, or else its operation id."""
-    return str(ours.get("resource") or ours.get("operation") or "")
 
 
 # A history as a table with a small picture, newest first, similar to `git log --graph`.
