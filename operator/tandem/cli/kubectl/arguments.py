@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, get_type_hints
 
 import typer
 
@@ -19,28 +19,39 @@ from tandem.cli.options import Command, own_options
 from tandem.errors import InvalidSpec
 
 
+def _flag(text: str, *words: str, default: Any = None, hidden: bool = False) -> Any:
+    """An option of kubectl; `hidden` ones are only in the help of all commands together."""
+    return field(default=default, metadata={"words": words, "help": text, "hidden": hidden})
+
+
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """The flags as typed; None or empty if not given."""
+    """kubectl's own options as typed, which every command has; None or empty if not given."""
 
-    namespace: str | None = None
-    all_namespaces: bool = False
-    context: str | None = None
-    kubeconfig: Path | None = None
-    cluster: str | None = None
-    user: str | None = None
-    server: str | None = None
-    token: str | None = None
-    as_user: str | None = None
-    as_groups: tuple[str, ...] = ()
-    request_timeout: str = ""
+    namespace: str | None = _flag("Namespace; the context's by default.", "-n", "--namespace")
+    all_namespaces: bool = _flag("In all namespaces.", "-A", "--all-namespaces", default=False)
+    context: str | None = _flag("Context of the kubeconfig.", "--context")
+    kubeconfig: Path | None = _flag(
+        "Kubeconfig; by default KUBECONFIG or ~/.kube/config.", "--kubeconfig"
+    )
+    cluster: str | None = _flag("Cluster of the kubeconfig.", "--cluster", hidden=True)
+    user: str | None = _flag("User of the kubeconfig.", "--user", hidden=True)
+    server: str | None = _flag("Address of the API server.", "-s", "--server", hidden=True)
+    token: str | None = _flag("Bearer token for the API server.", "--token", hidden=True)
+    as_user: str | None = _flag("User to impersonate.", "--as", hidden=True)
+    as_groups: tuple[str, ...] = _flag(
+        "Group to impersonate; repeatable.", "--as-group", default=(), hidden=True
+    )
+    request_timeout: str = _flag(
+        "Timeout of one call: 10s, 1m.", "--request-timeout", default="", hidden=True
+    )
 
     def with_defaults(self, below: Flags) -> Flags:
         """These flags, completed by those that only `below` has."""
         missing = {
-            field.name: getattr(below, field.name)
-            for field in fields(self)
-            if getattr(self, field.name) in (None, "", (), False)
+            each.name: getattr(below, each.name)
+            for each in fields(self)
+            if getattr(self, each.name) in (None, "", (), False)
         }
         return replace(self, **missing)
 
@@ -60,40 +71,21 @@ class Flags:
             ) from error
 
 
-_NAMESPACE = ("namespace", str | None, None, ["-n", "--namespace"],
-              "Namespace; the context's by default.", False)  # fmt: skip
-_EVERYWHERE = ("all_namespaces", bool, False, ["-A", "--all-namespaces"],
-               "In all namespaces.", False)  # fmt: skip
-_OTHERS = (
-    ("context", str | None, None, ["--context"], "Context of the kubeconfig.", False),
-    ("kubeconfig", Path | None, None, ["--kubeconfig"],
-     "Kubeconfig; by default KUBECONFIG or ~/.kube/config.", False),
-    ("cluster", str | None, None, ["--cluster"], "Cluster of the kubeconfig.", True),
-    ("user", str | None, None, ["--user"], "User of the kubeconfig.", True),
-    ("server", str | None, None, ["-s", "--server"], "Address of the API server.", True),
-    ("token", str | None, None, ["--token"], "Bearer token for the API server.", True),
-    ("as_user", str | None, None, ["--as"], "User to impersonate.", True),
-    ("as_groups", list[str] | None, None, ["--as-group"], "Group to impersonate; repeatable.",
-     True),
-    ("request_timeout", str, "", ["--request-timeout"], "Timeout of one call: 10s, 1m.", True),
-)  # fmt: skip
-
-
 def connected(
     *, everywhere: bool = False, root: bool = False
 ) -> Callable[[Callable[..., Exit]], Command]:
-    """A command in a cluster: it has the options above in addition to its own, and gets them as its
-    first argument.
+    """A command in a cluster: it has the options of `Flags` in addition to its own, and gets them
+    as its first argument.
 
     Args:
         everywhere: also add `-A`.
         root: for the options before the command's name: its help lists all of them.
     """
-    wanted = [_NAMESPACE, *([_EVERYWHERE] if everywhere or root else []), *_OTHERS]
+    wanted = [each for each in fields(Flags) if everywhere or root or each.name != "all_namespaces"]
 
     def decorate(function: Callable[..., Exit]) -> Command:
         def run(typed: typer.Context, **values: Any) -> None:
-            given = {name: values.pop(name) for name, *_ in wanted}
+            given = {each.name: values.pop(each.name) for each in wanted}
             flags = Flags(**{**given, "as_groups": tuple(given["as_groups"] or ())})
             below = typed.find_object(Flags)
             if root:
@@ -105,11 +97,18 @@ def connected(
 
         def parameters() -> Iterator[inspect.Parameter]:
             kind = inspect.Parameter.KEYWORD_ONLY
+            types = {**get_type_hints(Flags), "as_groups": list[str] | None}
             yield from own_options(function)
-            for name, type_, default, words, text, hidden in wanted:
-                option = typer.Option(*words, help=text, hidden=hidden and not root)
+            for each in wanted:
+                words, text, hidden = each.metadata.values()
+                option = typer.Option(
+                    None if each.default == () else each.default,
+                    *words,
+                    help=text,
+                    hidden=hidden and not root,
+                )
                 yield inspect.Parameter(
-                    name, kind, default=default, annotation=Annotated[type_, option]
+                    each.name, kind, default=option, annotation=types[each.name]
                 )
             yield inspect.Parameter("typed", kind, annotation=typer.Context)
 
