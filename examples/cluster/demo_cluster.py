@@ -38,7 +38,7 @@ from showing import (
 from cluster_access import Access, ApiRefused
 from cluster_parts import ControlPlane, manifests
 from cluster_processes import Part, PartFailed, built, etcd, free_ports
-from tandem.cli.progress import ProgressDisplay
+from tandem.cli.report import ProgressDisplay
 from tandem.spec import AnyResource, OperationStatus, load
 from tandem.spec.common import plural
 from tandem.spec.resources import ResourceOutcome

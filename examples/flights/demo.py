@@ -44,7 +44,7 @@ from showing import (
     verdict,
 )
 
-from tandem.cli.progress import ProgressDisplay
+from tandem.cli.report import ProgressDisplay
 from tandem.operations import runner as engine
 from tandem.operations.execute import ExecutionOptions
 from tandem.operations.machine.events import Effect, Event, Point

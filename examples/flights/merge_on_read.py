@@ -14,7 +14,7 @@ import pyarrow as pa
 from showing import console, relocated, show_outcomes, verdict
 
 from tandem import mergelog
-from tandem.cli.progress import ProgressDisplay
+from tandem.cli.report import ProgressDisplay
 from tandem.operations import runner as engine
 from tandem.operations.ports import Ports
 from tandem.spark.launch.local import LocalRunner

@@ -35,7 +35,7 @@ from deltalake.exceptions import CommitFailedError
 from demo import Gate, Hook
 from showing import console, relocated, show_outcomes, verdict
 
-from tandem.cli.progress import ProgressDisplay
+from tandem.cli.report import ProgressDisplay
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.jobs.runner import JobRunner
 from tandem.operations import runner as engine

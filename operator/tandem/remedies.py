@@ -2,15 +2,52 @@
 `kubectl tandem`. Pure.
 
 A message that comes with a reason knows more (which field, which path); this is the
-general part.
+general part. What messages say of settings is here, too (`Setting`): whoever typed a command
+sets them by options.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from tandem.errors import Reason
+
+
+class Setting(NamedTuple):
+    """How a message says that something is to be set: in a resource, and as an option of a
+    command. Messages take the first, since they end up in statuses too."""
+
+    in_resource: str
+    as_option: str
+
+
+ENABLE_VECTORS: Final = Setting(
+    "Set enableDeletionVectors: true in the LakeTable", "Add --enable-deletion-vectors"
+)
+HEADER: Final = Setting('set header: "true"', "add --source-option header=true")
+NO_HEADER: Final = Setting('if not, header: "false"', "if not, add --source-option header=false")
+HEADER_AND_SEP: Final = Setting(
+    "correct the options header and sep", "correct --source-option header=… and sep=…"
+)
+ENCODING: Final = Setting(
+    "or another one that options.encoding of the source names", "or --source-option encoding=…"
+)
+ALLOW_HTTP: Final = Setting(
+    'Set allow_http: "true" among the options, or', "Add --option allow_http=true, or set"
+)
+SKIP_SIGNATURE: Final = Setting('the option skip_signature: "true"', "--option skip_signature=true")
+CLONE_SOURCE: Final = Setting(
+    "add the location of its source to spec.storage.cloneSources of the LakeTable",
+    "add --clone-source with the location of its source",
+)
+CREDENTIALS: Final = Setting("the environment or the Secret", "the environment")
+SECRETS: Final = Setting(
+    "the environment (AWS_…, GOOGLE_…, AZURE_…) or a Secret",
+    "the environment (AWS_…, GOOGLE_…, AZURE_…)",
+)
+OF_OPERATIONS: Final = (ENABLE_VECTORS, HEADER, NO_HEADER, HEADER_AND_SEP, ENCODING)
+OF_STORES: Final = (ALLOW_HTTP, SKIP_SIGNATURE, CLONE_SOURCE, CREDENTIALS, SECRETS)
 
 MEANING: Final[Mapping[Reason, str]] = {
     Reason.PENDING: "Nothing has happened yet.",
@@ -185,6 +222,13 @@ REMEDY: Final[Mapping[Reason, str]] = {
 _OR_THE_TABLE: Final = (
     "Fix the resource and run again. If you fixed the table or the source: `{again}`."
 )
+_AFTER_THAT: Final = "After that, `{again}`."
+_TYPED: Final = {
+    _OR_THE_TABLE: "Correct the command and run again. If you fixed the table or the source: "
+    "`{again}`.",
+    _AFTER_THAT: "`{again}`.",  # with the option
+}
+"""What those read who typed a command with options."""
 _FIXED: Final = "Once that is fixed, `{again}`."
 _RESTORE: Final = "Restore the file or the table, then `{again}`."
 
@@ -201,7 +245,7 @@ HERE: Final[Mapping[Reason, str]] = {
     Reason.CORRUPT_DELETION_VECTOR: _RESTORE,
     Reason.DATA_FILE_MISSING: _RESTORE,
     Reason.UNSUPPORTED_FEATURE: _FIXED,
-    Reason.DELETION_VECTORS_DISABLED: "After that, `{again}`.",
+    Reason.DELETION_VECTORS_DISABLED: _AFTER_THAT,
     Reason.CONFLICT: "To start with the latest version, `{again}`; for a TableUpdate, a higher "
     "`conflict.maxAttempts` allows more rounds.",
     Reason.JOB_FAILED: "Read the log that the message names, then `{again}`.",
@@ -227,11 +271,15 @@ def remedy(reason: str) -> str:
     return REMEDY.get(Reason(reason), "") if reason in set(Reason) else ""
 
 
-def remedy_here(reason: str, run: str, again: str) -> str:
+def remedy_here(reason: str, run: str, again: str, *, typed: bool = False) -> str:
     """What to do about an operation without a cluster, "" where nothing is known or the message
     says it. `run` is the command that was typed, and `again` the one that starts this resource
-    again, and no other: it is not repeated if it is what was typed."""
+    again, and no other: it is not repeated if it is what was typed. `typed`: there is no resource,
+    but a command with options."""
     if reason not in HERE:
         return ""
     command = "run the command again" if run == again else f"`{again}`"
-    return HERE[Reason(reason)].replace("`{again}`", command)
+    text = HERE[Reason(reason)]
+    if typed:
+        text = _TYPED.get(text, text)
+    return text.replace("`{again}`", command)

@@ -10,7 +10,10 @@ from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner, Result
 
 from cli.invoke import Tandem
+from support.jobs.quick_jobs import QuickJobs
 from tandem.cli.app import app
+from tandem.operations import runner
+from tandem.operations.ports import Ports
 
 
 @pytest.fixture
@@ -39,3 +42,9 @@ def table(tmp_path: Path) -> Path:
         )
     DeltaTable(str(folder)).delete("id = 4")
     return folder
+
+
+@pytest.fixture
+def quick_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs are done without Spark; all else is as it is."""
+    monkeypatch.setattr(runner, "local_ports", lambda: Ports(jobs=QuickJobs()))

@@ -21,22 +21,16 @@ from hypothesis import strategies as st
 
 from cli.invoke import Tandem
 from support.foreign.tables import column, write
-from support.jobs.quick_jobs import QuickJobs
 from tandem.cli.commands.arguments import names_in
-from tandem.cli.direct import app, sources
-from tandem.cli.direct.resources import assignments
+from tandem.cli.direct import app
+from tandem.cli.direct.resources import assignments, source
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import InvalidSpec
-from tandem.operations import runner
-from tandem.operations.ports import Ports
 from tandem.spec import KINDS, load_text
 from tandem.storage import open_store
 from tandem.timeline.segments import layout_label
 
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "local_ports", lambda: Ports(jobs=QuickJobs()))
+pytestmark = pytest.mark.usefixtures("quick_jobs")
 
 
 @pytest.fixture
@@ -248,10 +242,10 @@ def test_the_format_of_a_source_is_that_of_its_name(tmp_path: Path, lake: Path) 
         ("s3://bucket/in.parquet", "Parquet"),
         ("s3://bucket/day=1/x.tsv.gz", "Csv"),
     ):
-        assert sources.source(location, None, {}, None)["format"] == expected
+        assert source(location, None, (), None)["format"] == expected
     for location in (str(mixed), "s3://bucket/in"):
         with pytest.raises(InvalidSpec, match="does not tell its format") as refused:
-            sources.source(location, None, {}, None)
+            source(location, None, (), None)
         assert "--format" in refused.value.remedy
 
 

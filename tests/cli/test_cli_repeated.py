@@ -17,12 +17,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from cli.invoke import Tandem
-from support.jobs.quick_jobs import QuickJobs
 from tandem.cli import report
 from tandem.cli.report import RepeatCommands
-from tandem.operations import runner
 from tandem.operations.attempt import paths
-from tandem.operations.ports import Ports
 from tandem.spec import OperationStatus, ResourceOutcome, TableCompaction, parse
 from tandem.spec.status import OperationResult, Phase
 
@@ -50,8 +47,7 @@ spec: {{tableRef: {{name: t}}, delete: {{where: "idd = 1"}}}}
 
 
 @pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(runner, "local_ports", lambda: Ports(jobs=QuickJobs()))
+def file(tmp_path: Path, quick_jobs: None) -> Path:
     write_deltalake(tmp_path / "t", pa.table({"id": [1, 2], "n": [1, 2]}))
     found = tmp_path / "my files.yaml"
     found.write_text(RESOURCES.format(location=(tmp_path / "t").as_uri()))

@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 from cli.invoke import Tandem
-from tandem.cli import engine
 from tandem.errors import StorageError
+from tandem.operations import runner
 from tandem.spec import (
     AnyResource,
     LakeTable,
@@ -102,14 +102,13 @@ class FakeEngine:
     def run(
         self,
         resources: Sequence[AnyResource],
+        options: runner.RunOptions,
         *,
-        parallel: int,
-        again: bool,
         observer: StatusObserver,
         cancel: threading.Event,
     ) -> list[ResourceOutcome]:
         self.asked = [resource.id for resource in resources]
-        self.arguments = {"parallel": parallel, "again": again}
+        self.arguments = {"parallel": options.parallel, "again": options.again}
         for resource in resources:
             if not isinstance(resource, LakeTable):
                 progress = Progress(percent=50, summary="1/2 files")
@@ -121,15 +120,15 @@ class FakeEngine:
             observer(outcome.resource, outcome.status)
         return outcomes
 
-    def plan(self, resources: Sequence[AnyResource]) -> list[ResourceOutcome]:
+    def plan(self, resources: Sequence[AnyResource], _: runner.RunOptions) -> list[ResourceOutcome]:
         return [ResourceOutcome(resource, self.status(resource)) for resource in resources]
 
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     fake = FakeEngine()
-    monkeypatch.setattr(engine, "run", fake.run)
-    monkeypatch.setattr(engine, "plan", fake.plan)
+    monkeypatch.setattr(runner, "run", fake.run)
+    monkeypatch.setattr(runner, "plan", fake.plan)
     return fake
 
 

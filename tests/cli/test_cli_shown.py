@@ -18,11 +18,8 @@ from deltalake import write_deltalake
 from rich.console import Console
 
 from cli.invoke import Tandem
-from support.jobs.quick_jobs import QuickJobs
 from tandem.cli import report
 from tandem.cli.report import RepeatCommands
-from tandem.operations import runner
-from tandem.operations.ports import Ports
 from tandem.spec import OperationStatus, ResourceOutcome, parse
 from tandem.spec.resources import AnyResource, IndexServer
 from tandem.spec.status import OperationResult, Phase, RowsAffected
@@ -31,8 +28,7 @@ NAME = "late-flights-of-united-airlines-in-march"
 
 
 @pytest.fixture
-def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(runner, "local_ports", lambda: Ports(jobs=QuickJobs()))
+def lake(tmp_path: Path, quick_jobs: None) -> Path:
     folder = tmp_path / "lake"
     vectors = {"delta.enableDeletionVectors": "true"}
     for load in range(3):

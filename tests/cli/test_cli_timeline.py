@@ -16,8 +16,8 @@ from pyroaring import BitMap64
 from cli.invoke import Tandem
 from support.foreign.tables import TABLES
 from support.lake.vectors import encode_inline
-from tandem.cli.timeline.drawing import MOST_LINES, draw
-from tandem.cli.timeline.model import Picture, PieceState, SegmentLine, SegmentPiece, short
+from tandem.cli.history.timeline import MOST_LINES, draw
+from tandem.cli.history.timeline_model import Picture, PieceState, SegmentLine, SegmentPiece, short
 from tandem.delta.actions import Action, CommitInfo, RemoveFile
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.intervals import ALWAYS, IntervalSet, TimeInterval

@@ -13,17 +13,13 @@ import pytest
 from deltalake import DeltaTable
 
 from cli.invoke import Tandem
-from support.jobs.quick_jobs import QuickJobs
-from tandem.operations import runner
-from tandem.operations.ports import Ports
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "coming-from.md"
 
 
 @pytest.fixture
-def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def page(tmp_path: Path, quick_jobs: None) -> str:
     """The page, about a table that its own lines have made."""
-    monkeypatch.setattr(runner, "local_ports", lambda: Ports(jobs=QuickJobs()))
     text = PAGE.read_text().replace("/tmp/", f"{tmp_path}/")
     [code] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     exec(code, {})  # noqa: S102

@@ -9,10 +9,14 @@ import pytest
 
 from cli import histories
 from cli.invoke import Tandem
-from tandem.cli.history import terminal
-from tandem.cli.history.model import CommitEffect, EntryKind, HistoryEntry, entries
-from tandem.cli.history.phrases import conflict_phrase, files, rows
-from tandem.cli.history.terminal import picture
+from tandem.cli.history import command
+from tandem.cli.history.command import picture
+from tandem.cli.history.model import (
+    CommitEffect,
+    EntryKind,
+    HistoryEntry,
+    entries,
+)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +55,7 @@ def test_meetings_come_from_the_log_and_from_statuses(history: list[HistoryEntry
 def test_a_statement_executed_again_reports_no_earlier_meetings() -> None:
     [*_, merge] = entries(histories.again().commits())
     assert [(m.version, m.effect) for m in merge.meetings] == [(3, CommitEffect.AGAIN)]
-    assert [conflict_phrase(met) for met in merge.meetings] == ["executed again after 3"]
+    assert [met.phrase for met in merge.meetings] == ["executed again after 3"]
 
 
 @pytest.mark.parametrize(
@@ -68,8 +72,8 @@ def test_an_entry_as_text(
     history: list[HistoryEntry], version: int, in_files: str, in_rows: str, met: str
 ) -> None:
     entry = history[version]
-    assert (files(entry), rows(entry)) == (in_files, in_rows)
-    assert "; ".join(map(conflict_phrase, entry.meetings)) == met
+    assert (entry.files_text, entry.rows_text) == (in_files, in_rows)
+    assert "; ".join(met.phrase for met in entry.meetings) == met
 
 
 def test_the_picture_links_an_operation_to_the_versions_it_read(
@@ -105,7 +109,7 @@ def test_the_terminal_shows_the_history(tandem: Tandem, tmp_path: Path) -> None:
 
 
 def test_a_narrow_terminal_shows_engines_by_their_names(history: list[HistoryEntry]) -> None:
-    _, _, _, who, *_ = terminal.table(history, width=80).columns
+    _, _, _, who, *_ = command.table_of_commits(history, width=80).columns
     names = {line for cell in who.cells for line in str(cell).splitlines()}
     assert {histories.DELTA_RS, histories.SPARK} & names
     assert not {"4.4.0", "0.1.0"} & names

@@ -13,13 +13,12 @@ import yaml
 from typer.testing import CliRunner
 
 from cli.kubectl_objects import Json, body, shown, state
-from tandem.cli.kubectl import names, write_commands
-from tandem.cli.kubectl.access import Access, files_of, headers_of, in_words, login_of
+from tandem.cli.kubectl import commands
+from tandem.cli.kubectl.access import Access, files_of, headers_of, in_words, login_of, operator
+from tandem.cli.kubectl.arguments import Flags, parse_resource, parse_table
 from tandem.cli.kubectl.complete import candidates
-from tandem.cli.kubectl.flags import Flags
 from tandem.cli.kubectl.main import app
 from tandem.cli.kubectl.plan import PlanRequest, blocks, expected, plan_copy
-from tandem.cli.kubectl.queries import operator
 from tandem.errors import AccessDenied, InvalidSpec, Reason
 from tandem.kube.client.api import ApiError, Forbidden, NotFound, ResourcePath, Unavailable
 from tandem.kube.client.credentials import Login
@@ -91,7 +90,7 @@ def test_options_may_stand_before_the_command_and_after_it(monkeypatch: pytest.M
         seen.append(flags)
         return int(not wanted)
 
-    monkeypatch.setattr(write_commands, "suspend", suspend)
+    monkeypatch.setattr(commands, "suspend", suspend)
     words = ["-n", "before", "--context", "c", "suspend", "tcomp/x", "-n", "after"]
     assert CliRunner().invoke(app, words).exit_code == 0
     assert seen == [Flags(namespace="after", context="c")]
@@ -114,18 +113,18 @@ def test_help_names_every_command_and_completion_knows_them() -> None:
     "text", ["TableCompaction/x", "tcomp/x", "tablecompactions/x", "TABLECOMPACTION.tandem.dev/x"]
 )
 def test_kinds_go_by_all_their_names(text: str) -> None:
-    assert names.resource(text) == ("TableCompaction", "x")
+    assert parse_resource(text) == ("TableCompaction", "x")
 
 
 def test_what_is_not_a_resource_is_reported() -> None:
-    assert names.table("ltbl/flights") == names.table("flights") == "flights"
+    assert parse_table("ltbl/flights") == parse_table("flights") == "flights"
     for wrong in ("tcomp", "pod/x", "tcomp/", "tcomp/a/b"):
         with pytest.raises(InvalidSpec):
-            names.resource(wrong)
+            parse_resource(wrong)
     with pytest.raises(InvalidSpec, match="not an operation"):
-        names.resource("ltbl/x", tables=False)
+        parse_resource("ltbl/x", tables=False)
     with pytest.raises(InvalidSpec, match="no table"):
-        names.table("tcomp/x")
+        parse_table("tcomp/x")
 
 
 def test_refusals_name_verb_and_resource() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from cli.kubectl_objects import NOW, Json, body, shown, state, table
-from tandem.cli.kubectl.output import render
-from tandem.cli.kubectl.output.overview import overview
-from tandem.cli.kubectl.output.result_line import result_line
-from tandem.cli.kubectl.queries import summary
-from tandem.cli.kubectl.read_commands import history_of
+from tandem.cli.kubectl import render
+from tandem.cli.kubectl.access import summary
+from tandem.cli.kubectl.commands import history_of
+from tandem.cli.kubectl.overview import overview
+from tandem.cli.kubectl.render import result_line
 
 
 def test_problems_come_first_with_what_to_do() -> None:

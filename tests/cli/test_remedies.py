@@ -19,12 +19,9 @@ from deltalake import write_deltalake
 
 import tandem as package
 from cli.invoke import Tandem
-from support.jobs.quick_jobs import QuickJobs
 from tandem.cli.app import app
 from tandem.cli.errors import with_location
 from tandem.errors import Reason
-from tandem.operations import runner
-from tandem.operations.ports import Ports
 from tandem.remedies import HERE, remedy_here
 
 PACKAGE = Path(package.__file__).parent
@@ -108,11 +105,9 @@ spec: {{tableRef: {{name: t}}, type: Major, layout: {{strategy: Sort, columns: [
 """
 
 
-def test_the_remedies_of_a_failed_run_work_when_pasted(
-    tandem: Tandem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("quick_jobs")
+def test_the_remedies_of_a_failed_run_work_when_pasted(tandem: Tandem, tmp_path: Path) -> None:
     """After the file is changed as the message says."""
-    monkeypatch.setattr(runner, "local_ports", lambda: Ports(jobs=QuickJobs()))
     folder = tmp_path / "my table"
     write_deltalake(folder, pa.table({"id": [1, 2]}))
     file = tmp_path / "my file.yaml"
@@ -130,10 +125,8 @@ def test_the_remedies_of_a_failed_run_work_when_pasted(
     assert shown == '{"id":2}\n', "the delete was done"
 
 
-def test_the_remedy_of_a_command_works_when_pasted(
-    tandem: Tandem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runner, "local_ports", lambda: Ports(jobs=QuickJobs()))
+@pytest.mark.usefixtures("quick_jobs")
+def test_the_remedy_of_a_command_works_when_pasted(tandem: Tandem, tmp_path: Path) -> None:
     folder, file = tmp_path / "my table", tmp_path / "my table.yaml"
     write_deltalake(folder, pa.table({"id": [1, 2]}))
     body = {"apiVersion": "tandem.dev/v1alpha1", "kind": "LakeTable", "metadata": {"name": "mine"}}

@@ -25,7 +25,7 @@ from support.lake.faults import Fault
 from support.lake.rows import rows
 from support.waiting import await_that
 from tandem.cli.app import app
-from tandem.cli.kubectl.names import kind_of
+from tandem.cli.kubectl.arguments import kind_of
 from tandem.cli.kubectl.plan import expected
 from tandem.errors import InvalidSpec
 from tandem.operations import runner

@@ -13,7 +13,7 @@ from support.jobs.quick_lake import QuickLake
 from support.lake.lake import batch, loads
 from support.lake.rows import join, k_is, without
 from tandem.cli.commands.tables import segments as print_segments
-from tandem.cli.commands.tables import target
+from tandem.cli.commands.target import target
 from tandem.cli.output import Output
 from tandem.operations.machine.events import Point
 from tandem.timeline.lineage import TAG_GROUP, TAG_MINOR, TAG_ROOT
@@ -41,7 +41,7 @@ def tags(lake: QuickLake) -> dict[str, list[tuple[str, str, str]]]:
 
 def shown_loads(lake: QuickLake, capsys: pytest.CaptureFixture[str]) -> dict[str, str | None]:
     capsys.readouterr()
-    print_segments(target(lake.location), output=Output.JSON, version=None, every=False)
+    print_segments.function(target(lake.location), output=Output.JSON, version=None, every=False)
     return {each["name"]: each["loads"] for each in json.loads(capsys.readouterr().out)}
 
 

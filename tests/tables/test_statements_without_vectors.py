@@ -39,7 +39,6 @@ from support.lake.timed import without as timed_without
 from support.lake.vectors import encode_inline
 from tandem import mergelog
 from tandem.cli.history.model import entries
-from tandem.cli.history.phrases import rows
 from tandem.delta.actions import Commit
 from tandem.delta.log.commit import commit_info, remove_of
 from tandem.operations.machine.events import Point
@@ -606,7 +605,7 @@ def test_the_history_counts_no_rows_that_edits_only_moved(tmp_path: Path) -> Non
     lake = plain(tmp_path)
     lake.do(lake.update("id = 3", v="v + 15"))
     lake.do(lake.delete("id = 4"))
-    shown = [rows(entry) for entry in entries([lake.commit(lake.version - 1), lake.commit()])]
+    shown = [entry.rows_text for entry in entries([lake.commit(lake.version - 1), lake.commit()])]
     assert shown == ["+1 −1", "−1"]
 
 

@@ -6,20 +6,15 @@ inside the functions that need them, so that `tandem --help` starts quickly.
 
     main             the entry point
     app              the commands and their options
-    commands         package: one module for each command
+    commands         package: what the commands do
     direct           package: commands that do one thing to one table
-    history          package: `tandem history`
+    history          package: `tandem history` and `tandem timeline`
     kubectl          package: `kubectl tandem`
-    timeline         package: `tandem timeline`
-    engine           imports the engine on demand
     errors           exit codes and error messages
     logs             log lines on standard error
+    options          options that several commands share
     output           colours and formats
     plan_report      what `plan` prints
-    progress         bars, or a line per change
-    report           what `run` prints
+    report           what `run` prints: progress and results
     scan_filter      `scan --where`
-    scan_output      formats of `scan`
-    resource_filter  `--only`
-    source_check     checks sources before a run
 """

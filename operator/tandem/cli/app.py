@@ -7,31 +7,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperGroup
 from typer.models import CommandInfo
 
 import tandem
+from tandem.cli.commands import tables
 from tandem.cli.commands.arguments import (
-    CloneSources,
-    OptionalFilenames,
-    StoreOptions,
-    TableArgument,
     Timestamp,
     Version,
+    command,
     names_in,
-    opened,
+    on_rows,
+    on_table,
 )
-from tandem.cli.commands.etcd import etcd_user
 from tandem.cli.commands.index_app import index_app
-from tandem.cli.commands.operator_options import operator
+from tandem.cli.commands.operator_options import etcd_user, operator
 from tandem.cli.direct.app import COMMANDS
-from tandem.cli.engine import DEFAULT_PARALLEL
-from tandem.cli.errors import TYPED, errors_to_exit, is_set
-from tandem.cli.output import Output, OutputOption
-from tandem.cli.scan_output import ScanOutput
+from tandem.cli.errors import TYPED, Exit, is_set
+from tandem.cli.options import option
+from tandem.cli.output import Output, OutputOption, ScanOutput
+
+if TYPE_CHECKING:
+    from tandem.cli.commands.target import Target
 
 
 class _Commands(TyperGroup):
@@ -43,6 +43,9 @@ class _Commands(TyperGroup):
 
 
 _HELP = ["-h", "--help"]
+_PARALLEL = 8
+"""Concurrent operations: each has a Spark driver of its own, of about half a GiB. Without a limit,
+a folder of many ingests would start all of them at once."""
 
 app = typer.Typer(
     name="tandem",
@@ -54,28 +57,17 @@ app = typer.Typer(
     context_settings={"help_option_names": _HELP},
     rich_markup_mode=None,
 )
-table_app = typer.Typer(
-    help="Inspect a table.", no_args_is_help=True, pretty_exceptions_enable=False
-)
-app.add_typer(table_app, name="table")
-log_app = typer.Typer(
-    help="Inspect the log of a merge-on-read table.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
-app.add_typer(log_app, name="log")
+app.add_typer(tables.table_app, name="table")
+app.add_typer(tables.log_app, name="log")
 app.add_typer(index_app, name="index")
 
-Filenames = Annotated[
-    list[str],
-    typer.Option(
-        "-f", "--filename", help="File or folder of resources, or - for standard input; repeatable."
-    ),
-]
-OnlyResources = Annotated[
-    list[str] | None,
-    typer.Option("--only", metavar="KIND/NAME", help="Only this resource; repeatable."),
-]
+FILES = option(
+    ...,
+    "File or folder of resources, or - for standard input; repeatable.",
+    "-f",
+    "--filename",
+)
+ONLY = option(None, "Only this resource; repeatable.", metavar="KIND/NAME")
 
 
 def _print_version(wanted: bool) -> None:
@@ -86,19 +78,13 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def common(
-    log_json: Annotated[
-        bool, typer.Option("--log-json", help="Log as JSON lines to standard error.")
-    ] = False,
-    verbose: Annotated[
-        bool,
-        typer.Option("-v", "--verbose", help="Print each phase of an operation, and log more."),
-    ] = False,
-    _version: Annotated[
-        bool,
-        typer.Option(
-            "--version", help="Print the version.", callback=_print_version, is_eager=True
-        ),
-    ] = False,
+    log_json: bool = option(False, "Log as JSON lines to standard error.", "--log-json"),
+    verbose: bool = option(
+        False, "Print each phase of an operation, and log more.", "-v", "--verbose"
+    ),
+    _version: bool = option(
+        False, "Print the version.", "--version", callback=_print_version, is_eager=True
+    ),
 ) -> None:
     from tandem.cli import logs
 
@@ -106,244 +92,140 @@ def common(
 
 
 @app.command()
+@command
 def run(
     context: typer.Context,
-    files: Filenames,
+    *,
+    files: list[str] = FILES,
     output: OutputOption = Output.TABLE,
-    only: OnlyResources = None,
-    parallel: Annotated[
-        int,
-        typer.Option(
-            "--parallel", min=0, help="Maximum number of concurrent operations; 0: no limit."
-        ),
-    ] = DEFAULT_PARALLEL,
-    again: Annotated[
-        bool, typer.Option("--again", help="Run operations again that have a recorded result.")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Hide progress.")] = False,
-) -> None:
+    only: list[str] | None = ONLY,
+    parallel: int = option(
+        _PARALLEL, "Maximum number of concurrent operations; 0: no limit.", min=0
+    ),
+    again: bool = option(False, "Run operations again that have a recorded result."),
+    quiet: bool = option(False, "Hide progress.", "-q", "--quiet"),
+) -> Exit:
     """Run resources here, without a cluster.
 
     Exit code: 0 all ended Succeeded or Superseded, 1 some Failed, 2 the input is invalid
     and nothing was started, 130 interrupted.
     """
-    with errors_to_exit():
-        from tandem.cli.commands import run
+    from tandem.cli.commands import run
 
-        code = run.run(
-            files,
-            output=output,
-            only=only or [],
-            parallel=parallel,
-            again=again,
-            quiet=quiet or is_set(context, "log_json"),
-            verbose=is_set(context, "verbose"),
-        )
-        raise typer.Exit(code)
+    return run.run(
+        files,
+        output=output,
+        only=only or [],
+        parallel=parallel,
+        again=again,
+        quiet=quiet or is_set(context, "log_json"),
+        verbose=is_set(context, "verbose"),
+    )
 
 
 @app.command()
-def plan(files: Filenames, output: OutputOption = Output.TABLE, only: OnlyResources = None) -> None:
+@command
+def plan(
+    _: typer.Context,
+    *,
+    files: list[str] = FILES,
+    output: OutputOption = Output.TABLE,
+    only: list[str] | None = ONLY,
+) -> Exit:
     """Show what `run` would do; change nothing."""
-    with errors_to_exit():
-        from tandem.cli.commands import run
+    from tandem.cli.commands import run
 
-        raise typer.Exit(run.plan(files, output=output, only=only or []))
+    return run.plan(files, output=output, only=only or [])
 
 
 @app.command()
+@on_rows
 def scan(
-    location: TableArgument,
+    target: Target,
+    *,
     version: Version = None,
     timestamp: Timestamp = None,
-    columns: Annotated[
-        str | None, typer.Option("--columns", metavar="A,B", help="Only these columns.")
-    ] = None,
-    where: Annotated[
-        str | None,
-        typer.Option(
-            "--where", metavar="EXPR", help="Only rows for which this Spark SQL condition is true."
-        ),
-    ] = None,
-    output: Annotated[
-        ScanOutput,
-        typer.Option(
-            "-o",
-            "--output",
-            help="A preview, one JSON object a line, or an Arrow IPC stream.",
-        ),
-    ] = ScanOutput.TABLE,
-    limit: Annotated[
-        int | None,
-        typer.Option("--limit", min=0, help="Maximum number of rows; 20 in a preview."),
-    ] = None,
-    base: Annotated[
-        bool, typer.Option("--base", help="Without the log of a merge-on-read table.")
-    ] = False,
-    files: OptionalFilenames = None,
-    options: StoreOptions = None,
-    clone_sources: CloneSources = None,
-) -> None:
+    columns: str | None = option(None, "Only these columns.", metavar="A,B"),
+    where: str | None = option(
+        None, "Only rows for which this Spark SQL condition is true.", metavar="EXPR"
+    ),
+    output: ScanOutput = option(
+        ScanOutput.TABLE,
+        "A preview, one JSON object a line, or an Arrow IPC stream.",
+        "-o",
+        "--output",
+    ),
+    limit: int | None = option(None, "Maximum number of rows; 20 in a preview.", min=0),
+    base: bool = option(False, "Without the log of a merge-on-read table."),
+) -> Exit:
     """Print a table's rows."""
-    with opened(location, files, options, clone_sources) as target:
-        from tandem.cli.commands import scan
+    from tandem.cli.commands import scan
 
-        raise typer.Exit(
-            scan.scan(
-                target,
-                version=version,
-                timestamp=timestamp,
-                columns=None if columns is None else names_in(columns, "--columns"),
-                where=where,
-                output=output,
-                limit=limit,
-                base=base,
-            )
-        )
-
-
-@table_app.command("segments", short_help="List the segments of a version.")
-def table_segments(
-    table: TableArgument,
-    files: OptionalFilenames = None,
-    output: OutputOption = Output.TABLE,
-    version: Version = None,
-    every: Annotated[
-        bool, typer.Option("--all", help="Also former segments that the log still has.")
-    ] = False,
-    options: StoreOptions = None,
-) -> None:
-    """List segments: level, status, interval, load time, size, deleted rows."""
-    with opened(table, files, options) as target:
-        from tandem.cli.commands import tables
-
-        raise typer.Exit(tables.segments(target, output=output, version=version, every=every))
-
-
-@table_app.command("show", short_help="Show version, size, columns and protocol.")
-def table_show(
-    table: TableArgument,
-    files: OptionalFilenames = None,
-    output: OutputOption = Output.TABLE,
-    version: Version = None,
-    options: StoreOptions = None,
-) -> None:
-    """Show a table's version, size, columns and protocol."""
-    with opened(table, files, options) as target:
-        from tandem.cli.commands import tables
-
-        raise typer.Exit(tables.show(target, output=output, version=version))
-
-
-@log_app.command("show", short_help="Show the live blocks of a log.")
-def log_show(
-    table: TableArgument,
-    files: OptionalFilenames = None,
-    output: OutputOption = Output.TABLE,
-    options: StoreOptions = None,
-) -> None:
-    """Show the live blocks of a table's log: instants, sizes, deletes, merged, pending or not."""
-    with opened(table, files, options) as target:
-        from tandem.cli.commands import log
-
-        raise typer.Exit(log.show(target, output=output))
-
-
-@log_app.command("resolve", short_help="Keep or discard records that are not merged.")
-def log_resolve(
-    table: TableArgument,
-    keep: Annotated[
-        bool,
-        typer.Option("--keep/--discard", help="Whether the unmerged records are still valid."),
-    ],
-    files: OptionalFilenames = None,
-    options: StoreOptions = None,
-) -> None:
-    """Decide about unmerged records after the base table was replaced, or give up (`--discard`)
-    those whose blocks are gone."""
-    with opened(table, files, options) as target:
-        from tandem.cli.commands import log
-
-        raise typer.Exit(log.resolve(target, keep=keep))
+    return scan.scan(
+        target,
+        version=version,
+        timestamp=timestamp,
+        columns=None if columns is None else names_in(columns, "--columns"),
+        where=where,
+        output=output,
+        limit=limit,
+        base=base,
+    )
 
 
 @app.command()
+@on_table
 def history(
-    table: TableArgument,
-    files: OptionalFilenames = None,
+    target: Target,
+    *,
     output: OutputOption = Output.TABLE,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            "--limit", min=1, help="Maximum number of commits; 20 by default, 2000 for a page."
-        ),
-    ] = None,
-    html: Annotated[
-        str | None,
-        typer.Option(
-            "--html", metavar="FILE", help="Write one self-contained HTML page; - prints it."
-        ),
-    ] = None,
-    options: StoreOptions = None,
-) -> None:
+    limit: int | None = option(
+        None, "Maximum number of commits; 20 by default, 2000 for a page.", min=1
+    ),
+    html: str | None = option(
+        None, "Write one self-contained HTML page; - prints it.", metavar="FILE"
+    ),
+) -> Exit:
     """Show a table's commits, newest first.
 
     The picture beside the versions: ● a commit of Tandem; of another writer: ○ added rows,
     ◆ changed rows, ■ rewrote files, · no data. A line runs from an operation back to the version
     that it read; ▶ is a commit in between that it reconciled with.
     """
-    with opened(table, files, options) as target:
-        from tandem.cli.history import command
+    from tandem.cli.history import command
 
-        raise typer.Exit(command.history(target, output=output, limit=limit, html=html))
+    return command.history(target, output=output, limit=limit, html=html)
 
 
 @app.command()
+@on_table
 def timeline(
-    table: TableArgument,
-    files: OptionalFilenames = None,
+    target: Target,
+    *,
     output: OutputOption = Output.TABLE,
     version: Version = None,
-    first: Annotated[
-        str | None,
-        typer.Option("--from", metavar="TIME", help="Only what is at or after this time, in UTC."),
-    ] = None,
-    before: Annotated[
-        str | None,
-        typer.Option("--to", metavar="TIME", help="Only what is before this time, in UTC."),
-    ] = None,
-    time_column: Annotated[
-        str | None,
-        typer.Option(
-            "--time-column", metavar="NAME", help="Time column; by default that of the LakeTable."
-        ),
-    ] = None,
-    granularity: Annotated[
-        str | None,
-        typer.Option(
-            "--granularity",
-            metavar="NAME",
-            help="Hour, Day, Week, Month, Quarter, Year or All; by default that of the LakeTable, "
-            "or Day.",
-        ),
-    ] = None,
-    changes: Annotated[
-        bool,
-        typer.Option(
-            "--changes", help="Print versions: what each took and added, and its segments."
-        ),
-    ] = False,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            "--limit",
-            min=1,
-            help="Maximum number of commits that are read for --changes and for hidden segments; "
-            "20 by default.",
-        ),
-    ] = None,
-    options: StoreOptions = None,
-) -> None:
+    first: str | None = option(
+        None, "Only what is at or after this time, in UTC.", "--from", metavar="TIME"
+    ),
+    before: str | None = option(
+        None, "Only what is before this time, in UTC.", "--to", metavar="TIME"
+    ),
+    time_column: str | None = option(
+        None, "Time column; by default that of the LakeTable.", metavar="NAME"
+    ),
+    granularity: str | None = option(
+        None,
+        "Hour, Day, Week, Month, Quarter, Year or All; by default that of the LakeTable, or Day.",
+        metavar="NAME",
+    ),
+    changes: bool = option(False, "Print versions: what each took and added, and its segments."),
+    limit: int | None = option(
+        None,
+        "Maximum number of commits that are read for --changes and for hidden segments; "
+        "20 by default.",
+        min=1,
+    ),
+) -> Exit:
     """Draw the segments of a table over time, newest first.
 
     A line is a segment, a column a time chunk: - visible; x hidden, since its files were removed;
@@ -352,47 +234,14 @@ def timeline(
     With --changes: v44: (-0.1[2013-03-02/2013-03-05) +12) [0.1, 12] is a version that masked three
     days of segment 0.1 and added segment 12. A reader of it sees both.
     """
-    with opened(table, files, options) as target:
-        from tandem.cli.timeline import command
+    from tandem.cli.history import timeline
 
-        chosen = command.TimelineOptions(version, first, before, time_column, granularity, limit)
-        raise typer.Exit(command.timeline(target, chosen, changes=changes, output=output))
-
-
-@app.command()
-def locks(
-    table: TableArgument,
-    files: OptionalFilenames = None,
-    output: OutputOption = Output.TABLE,
-    options: StoreOptions = None,
-) -> None:
-    """List the locks on a table. Without a cluster they exist in the running process only."""
-    with opened(table, files, options) as target:
-        from tandem.cli.commands import tables
-
-        raise typer.Exit(tables.locks(target, output=output))
+    chosen = timeline.TimelineOptions(version, first, before, time_column, granularity, limit)
+    return timeline.timeline(target, chosen, changes=changes, output=output)
 
 
-@app.command()
-def clean(
-    table: TableArgument,
-    files: OptionalFilenames = None,
-    output: OutputOption = Output.TABLE,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only list what would be removed.")
-    ] = False,
-    options: StoreOptions = None,
-) -> None:
-    """Remove files that are no longer needed.
-
-    docs/cleaning.md says which they are, and when they go.
-    """
-    with opened(table, files, options) as target:
-        from tandem.cli.commands import clean
-
-        raise typer.Exit(clean.clean(target, output=output, dry_run=dry_run))
-
-
+app.command()(tables.locks)
+app.command()(tables.clean)
 for _command in COMMANDS:
     app.command(_command.__name__)(_command)
 app.command("operator")(operator)
@@ -400,33 +249,26 @@ app.command("etcd-user")(etcd_user)
 
 
 @app.command()
+@command
 def dev(
-    kubeconfig: Annotated[
-        Path | None,
-        typer.Option(
-            "--kubeconfig",
-            help="Kubeconfig; by default the pod's service account or kubectl's file.",
-        ),
-    ] = None,
-    namespaces: Annotated[
-        list[str] | None,
-        typer.Option("-n", "--namespace", help="Serve only this namespace; repeatable."),
-    ] = None,
-    max_jobs: Annotated[
-        int,
-        typer.Option("--max-jobs", min=1, help="Maximum number of concurrent jobs; others wait."),
-    ] = 2,
-) -> None:
+    _: typer.Context,
+    *,
+    kubeconfig: Path | None = option(
+        None, "Kubeconfig; by default the pod's service account or kubectl's file."
+    ),
+    namespaces: list[str] | None = option(
+        None, "Serve only this namespace; repeatable.", "-n", "--namespace"
+    ),
+    max_jobs: int = option(2, "Maximum number of concurrent jobs; others wait.", min=1),
+) -> Exit:
     """Run SparkApplications here, in place of the Spark operator.
 
     Needs the Spark operator's CRDs, but no running Spark operator. Runs only applications of
     Tandem; jobs end with this command. `tandem -v dev` prints every state.
     """
-    with errors_to_exit():
-        from tandem.cli.commands import dev
+    from tandem.cli.commands import operator
 
-        code = dev.dev(kubeconfig, namespaces or [], max_jobs)
-        raise typer.Exit(code)
+    return operator.dev(kubeconfig, namespaces or [], max_jobs)
 
 
 def keep_typed_command(words: Sequence[str]) -> None:

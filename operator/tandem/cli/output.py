@@ -20,9 +20,10 @@ import typer
 from tandem.text import human_bytes as human_bytes
 
 if TYPE_CHECKING:
-    from rich.console import Console, Group, RenderableType
+    from rich.console import Group, RenderableType
     from rich.table import Table
 
+    from tandem.spec import AnyResource
 
 PIPE_WIDTH = 240
 """Width in characters of a table that goes to a file or pipe."""
@@ -32,6 +33,14 @@ class Output(StrEnum):
     TABLE = "table"
     JSON = "json"
     YAML = "yaml"
+
+
+class ScanOutput(StrEnum):
+    """The output formats of `tandem scan`."""
+
+    TABLE = "table"
+    JSON = "json"
+    ARROW = "arrow"
 
 
 OutputOption = Annotated[Output, typer.Option("-o", "--output", help="Output format.")]
@@ -104,18 +113,12 @@ def print_data(data: Any, output: Output) -> None:
         write(json.dumps(data, indent=2, ensure_ascii=_only_ascii()) + "\n")
 
 
-def print_documents(manifests: Iterable[Mapping[str, Any]]) -> None:
-    """Print resources as YAML documents, as a file holds them."""
+def print_documents(resources: Iterable[AnyResource]) -> None:
+    """Print resources as YAML documents, as `tandem run -f` takes them."""
     import yaml
 
+    manifests = [each.manifest() for each in resources]
     write(yaml.safe_dump_all(manifests, sort_keys=False, allow_unicode=not _only_ascii()))
-
-
-def error_console() -> Console:
-    """A console on standard error, for progress and messages."""
-    from rich.console import Console
-
-    return Console(stderr=True)
 
 
 def print_table(table: Table | Group) -> None:

@@ -1,24 +1,35 @@
-"""What `run` prints when it has ended, and what it shares with `plan` (`plan_report`). Pure."""
+"""What `run` prints: progress while operations run, and results when they have ended; also what it
+shares with `plan` (`plan_report`).
+"""
 
 from __future__ import annotations
 
 import itertools
 import shlex
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from tandem.cli.errors import Exit, pasteable, with_location
+from tandem.cli.errors import Exit, pasteable, say, with_location
 from tandem.cli.output import blocks, natural_width, table_of
 from tandem.operations.report.explain import left_by_replace
 from tandem.remedies import remedy_here
-from tandem.spec import AnyResource, LakeTable, ResourceOutcome, ResourceStatus, TableStatus
-from tandem.spec.status import Phase
+from tandem.spec import (
+    AnyResource,
+    LakeTable,
+    OperationStatus,
+    ResourceOutcome,
+    ResourceStatus,
+    TableStatus,
+)
+from tandem.spec.status import ENDED, Phase
 from tandem.text import human_bytes
 
 if TYPE_CHECKING:
     from rich.console import Group
+    from rich.progress import Progress, TaskID
 
 AUTOMATIC_NOTE = (
     "spec.compaction is for the operator, and has no effect here; `{maintain}` does once what it "
@@ -74,6 +85,7 @@ class RepeatCommands:
             recorded result.
         only: what stands before each of the ids.
         wording: what messages say of fields of resources, and what is said of options instead.
+        typed: whether options were typed, and no resource.
         locations: where tables are, by namespace and name (`default/flights`).
         more: the option that helps, by the reason of a failure.
     """
@@ -82,6 +94,7 @@ class RepeatCommands:
     again: str
     only: str = ""
     wording: Mapping[str, str] = field(default_factory=dict)
+    typed: bool = False
     locations: Mapping[str, str] = field(default_factory=dict)
     more: Mapping[str, str] = field(default_factory=dict)
 
@@ -142,7 +155,9 @@ def results(
         message = commands.reworded(message_of(status), outcome.resource)
         if status.phase is Phase.FAILED and message:
             reason = message.partition(":")[0]
-            todo = remedy_here(reason, commands.run, commands.of(outcome, reason))
+            todo = remedy_here(
+                reason, commands.run, commands.of(outcome, reason), typed=commands.typed
+            )
             todo = commands.reworded(todo, outcome.resource)
             hint = f"\n    remedy:   {todo}" if todo else ""
             # Errors of jobs name the operation, which stands at the beginning of the line.
@@ -291,3 +306,111 @@ def shortened_names(names: Sequence[str], limit: int = 8) -> str:
     if len(folded) <= limit:
         return ", ".join(folded)
     return ", ".join(folded[: limit - 2]) + f", … {folded[-1]} ({len(names)} in all)"
+
+
+# Shows operations while they run: bars on a terminal, a line for each elsewhere.
+
+
+_COLOURS = {
+    Phase.SUCCEEDED: "green",
+    Phase.SUPERSEDED: "cyan",
+    Phase.FAILED: "red",
+    Phase.SUSPENDED: "yellow",
+}
+# The progress that each phase stands for if the job reports none. Percent.
+_FLOOR = {Phase.PENDING: 0, Phase.PLANNED: 5, Phase.LOCKED: 10, Phase.RUNNING: 10}
+_JOB_SHARE = 80  # percent of the bar that the job's own progress fills
+
+
+def percent(status: OperationStatus) -> int:
+    """How much of the bar is full, 0 to 100; never goes back within an attempt."""
+    if status.phase in ENDED:
+        return 100
+    if status.phase is Phase.RECONCILING:
+        return 95
+    floor = _FLOOR.get(status.phase, 0)
+    if status.phase is Phase.RUNNING and status.progress is not None:
+        return floor + status.progress.percent * _JOB_SHARE // 100
+    return floor
+
+
+def describe(status: ResourceStatus) -> str:
+    """The phase, and a short description of the current step."""
+    text = str(status.phase)
+    if isinstance(status, OperationStatus):
+        if status.progress is not None and status.phase is Phase.RUNNING:
+            text += f" {status.progress.summary}"
+        if status.attempt > 1:
+            text += f", attempt {status.attempt}"
+        if status.result is not None and status.result.version is not None:
+            text += f", version {status.result.version}"
+    return text.strip()
+
+
+def _is_news(resource: AnyResource, status: ResourceStatus) -> bool:
+    """Whether a status has a line although not every phase is shown: an operation has ended, or a
+    table could not be used."""
+    return status.phase is Phase.FAILED or (
+        not isinstance(resource, LakeTable) and status.phase in ENDED
+    )
+
+
+class ProgressDisplay:
+    """A context manager that is also the observer of a run; may be called from any thread. Without
+    a terminal, there is a line for each operation when it has ended; with `verbose`, for each
+    phase."""
+
+    def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
+        self._verbose = verbose
+        self._lock = threading.Lock()
+        self._quiet = quiet
+        self._bars: Progress | None = None
+        self._tasks: dict[tuple[str, str, str], TaskID] = {}
+        self._last: dict[tuple[str, str, str], Phase] = {}
+
+    def __enter__(self) -> Self:
+        from rich.console import Console
+
+        console = Console(stderr=True)
+        if not self._quiet and console.is_terminal:
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+            self._bars = Progress(
+                TextColumn("{task.description}", markup=False),
+                BarColumn(bar_width=24),
+                TextColumn("[{task.fields[colour]}]{task.fields[state]}"),
+                TimeElapsedColumn(),
+                console=console,
+            )
+            self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def __call__(self, resource: AnyResource, status: ResourceStatus) -> None:
+        if self._quiet:
+            return
+        with self._lock:
+            if self._bars is None:
+                changed = self._last.get(resource.key) != status.phase
+                if changed and (self._verbose or _is_news(resource, status)):
+                    say(f"{resource.id}: {describe(status)}")
+            elif not isinstance(resource, LakeTable):
+                self._update_bar(self._bars, resource, status)
+            self._last[resource.key] = status.phase
+
+    def _update_bar(self, bars: Progress, resource: AnyResource, status: ResourceStatus) -> None:
+        from rich.markup import escape
+
+        state = escape(describe(status))
+        colour = _COLOURS.get(status.phase, "white")
+        task = self._tasks.get(resource.key)
+        if task is None:
+            task = bars.add_task(resource.id, total=100, state=state, colour=colour)
+            self._tasks[resource.key] = task
+        done = percent(status) if isinstance(status, OperationStatus) else 0
+        bars.update(task, completed=done, state=state, colour=colour)
+        if status.phase in ENDED:
+            bars.stop_task(task)

@@ -14,6 +14,7 @@ from tandem.reconcile.model import CommitSummary, FileView, NewRows, RowMapLike,
 from tandem.reconcile.outcomes import FileDeletes, StatementConflict
 from tandem.reconcile.row_tracing import prefetch
 from tandem.reconcile.rules import REPLACE, Age, ReplaceFate
+from tandem.remedies import ENABLE_VECTORS
 from tandem.rowmap.positions import span
 from tandem.spec.replace import Scope
 from tandem.text import counted, files_in_words
@@ -249,7 +250,7 @@ def decide(
     if partial:
         why = (
             f"some rows of {files_in_words(partial)} stay, the table has no deletion vectors, and "
-            "its LakeTable has vectors: Only. Set enableDeletionVectors: true in the LakeTable, or "
+            f"its LakeTable has vectors: Only. {ENABLE_VECTORS.in_resource}, or "
             "vectors: Auto, or name intervals and partitions that hold whole files"
         )
         return StatementConflict(why, Reason.DELETION_VECTORS_DISABLED, files=tuple(partial))

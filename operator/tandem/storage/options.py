@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from tandem.errors import InvalidSpec, closest_name
+from tandem.remedies import ALLOW_HTTP, CREDENTIALS, SECRETS
 from tandem.storage import aws_profile
 from tandem.storage.time_limits import seconds_of
 
@@ -431,8 +432,8 @@ def _require_allowed(key: str, found: Mapping[str, str]) -> None:
             field="spec.storage.options.allow_http",
             found=found[key][:200],
             expected="https://…, or allow_http: true",
-            remedy='Set allow_http: "true" among the options, or AWS_ALLOW_HTTP=true '
-            "(GOOGLE_…, AZURE_…) in the environment or the Secret",
+            remedy=f"{ALLOW_HTTP.in_resource} AWS_ALLOW_HTTP=true (GOOGLE_…, AZURE_…) in "
+            f"{CREDENTIALS.in_resource}",
         )
 
 
@@ -440,7 +441,7 @@ def _variable(scheme: str, key: str) -> str:
     return next(name for name, of in variables(scheme).items() if of == key)
 
 
-_PUT_SECRETS = "Put secrets into the environment (AWS_…, GOOGLE_…, AZURE_…) or a Secret"
+_PUT_SECRETS = f"Put secrets into {SECRETS.in_resource}"
 
 
 def _bad(

@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar, cast
 from urllib.parse import quote, unquote
 
 from tandem.errors import InvalidSpec, LocationNotAllowed
+from tandem.remedies import CLONE_SOURCE
 
 SCHEMES = ("file", "s3", "gs", "abfss")
 # Other spellings of the same stores, which occur in logs and in configuration files.
@@ -32,10 +33,7 @@ _BUCKET = re.compile(r"^\$?[A-Za-z0-9][A-Za-z0-9._\-]*\Z")
 _CONTAINER_AT_ACCOUNT = re.compile(r"^[A-Za-z0-9$][A-Za-z0-9\-]*@[A-Za-z0-9.\-]+\Z")
 
 
-CLONE_REMEDY: Final = (
-    "If the table is a shallow clone, add the location of its source to "
-    "spec.storage.cloneSources of the LakeTable"
-)
+CLONE_REMEDY: Final = f"If the table is a shallow clone, {CLONE_SOURCE.in_resource}"
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _KEPT: Final = 1024

@@ -29,6 +29,7 @@ from tandem.errors import (
     StorageError,
     StorageFull,
 )
+from tandem.remedies import CREDENTIALS, SKIP_SIGNATURE
 
 CLIENT_ERRORS = (BaseError, FileNotFoundError, PermissionError, TimeoutError, ConnectionError)
 """All that a client raises. It reports a missing object as the built-in FileNotFoundError."""
@@ -71,14 +72,14 @@ _OF_THE_MACHINE = re.compile(
 )
 """A request for the identity of the machine or the pod: what clients try without credentials."""
 _GIVE_CREDENTIALS: Mapping[str, str] = {
-    "s3": "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment or in the Secret, or "
-    "AWS_PROFILE in the environment; a bucket that all may read needs the option "
-    'skip_signature: "true"',
-    "gs": "Set GOOGLE_SERVICE_ACCOUNT_KEY in the environment or in the Secret, or "
-    "GOOGLE_APPLICATION_CREDENTIALS in the environment; a bucket that all may read needs the "
-    'option skip_signature: "true"',
-    "abfss": "Set AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_KEY in the environment or in the "
-    "Secret, or AZURE_USE_AZURE_CLI=true in the environment",
+    "s3": f"Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in {CREDENTIALS.in_resource}, or "
+    "AWS_PROFILE in the environment; a bucket that all may read needs "
+    f"{SKIP_SIGNATURE.in_resource}",
+    "gs": f"Set GOOGLE_SERVICE_ACCOUNT_KEY in {CREDENTIALS.in_resource}, or "
+    "GOOGLE_APPLICATION_CREDENTIALS in the environment; a bucket that all may read needs "
+    f"{SKIP_SIGNATURE.in_resource}",
+    "abfss": "Set AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_KEY in "
+    f"{CREDENTIALS.in_resource}, or AZURE_USE_AZURE_CLI=true in the environment",
 }
 """By the scheme of a location."""
 _NOT_BUILT = "builder error"
@@ -111,7 +112,7 @@ def translated(error: Exception, resource: str, *, writing: bool = False) -> Sto
         return StorageError(
             "there are no credentials for this store",
             resource=resource,
-            found="no key in the environment or the Secret, and no identity of this machine or pod",
+            found=f"no key in {CREDENTIALS.in_resource}, and no identity of this machine or pod",
             expected="credentials",
             remedy=_GIVE_CREDENTIALS.get(resource.partition("://")[0], ""),
         )
@@ -131,8 +132,7 @@ def translated(error: Exception, resource: str, *, writing: bool = False) -> Sto
             expected="credentials that may " + ("write" if writing else "read"),
             remedy=_REMEDIES.get(
                 code,
-                "Check the credentials in the environment or in the Secret, and the bucket's "
-                "policy",
+                f"Check the credentials in {CREDENTIALS.in_resource}, and the bucket's policy",
             ),
         )
     if code in _NO_BUCKET or (isinstance(error, FileNotFoundError) and writing):

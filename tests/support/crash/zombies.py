@@ -24,8 +24,8 @@ from support.crash.killed import (
 )
 from support.crash.processes import ProcessStarter, Strike
 from support.lake.rows import Rows
-from tandem.cli.commands.clean import clean
-from tandem.cli.commands.tables import target
+from tandem.cli.commands.tables import clean
+from tandem.cli.commands.target import target
 from tandem.cli.output import Output
 from tandem.operations.machine.events import Point
 
@@ -181,7 +181,7 @@ def resumes(
     # Another run reports the same ending; `tandem clean` removes what zombies wrote.
     again = _ended_by(second, table, kind, reason, final)
     assert result in (None, again)
-    clean(target(str(table.path)), output=Output.JSON, dry_run=False)
+    clean.function(target(str(table.path)), output=Output.JSON, dry_run=False)
     assert table.unreachable() == set()
     assert table.shown() == final
     table.assert_as_allowed()

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tandem.cli.errors import add_table_to_errors, errors_to_exit
+from tandem.cli.errors import Exit, add_table_to_errors, errors_to_exit
+from tandem.cli.options import Command, within
 from tandem.errors import InvalidSpec, TandemError
 
 if TYPE_CHECKING:
-    from tandem.cli.commands.tables import Target
+    from tandem.cli.commands.target import Target
 
 OptionalFilenames = Annotated[
     list[str] | None,
@@ -56,8 +57,6 @@ def moment_ms(version: int | None, timestamp: str | None) -> int | None:
     or beside a version."""
     if timestamp is None:
         return None
-    from tandem.timeline.chunks import parse_moment
-
     if version is not None:
         raise InvalidSpec(
             "a version and a timestamp cannot be combined",
@@ -65,12 +64,19 @@ def moment_ms(version: int | None, timestamp: str | None) -> int | None:
             found=f"--version {version} --timestamp {timestamp}",
             expected="one of them",
         )
-    moment = parse_moment(timestamp)
+    return moment_of(timestamp, "--timestamp")
+
+
+def moment_of(text: str, option: str) -> int:
+    """A date or a time in Unix milliseconds. Raises: InvalidSpec."""
+    from tandem.timeline.chunks import parse_moment
+
+    moment = parse_moment(text)
     if moment is None:
         raise InvalidSpec(
             "not a date or a time",
-            resource="--timestamp",
-            found=timestamp,
+            resource=option,
+            found=text,
             expected="2013, 2013-02, 2013-02-01, 2013-02-01T05 or 2013-02-01T05:30:00Z",
         )
     return moment
@@ -100,30 +106,17 @@ def names_in(text: str, option: str) -> list[str]:
     return found
 
 
-WORDS_OF_OPTIONS: Final[Mapping[str, str]] = {
-    "spec.storage.options.": "--option ",
-    'Set allow_http: "true" among the options, or': "Add --option allow_http=true, or set",
-    " in the environment or the Secret": " in the environment",
-    " in the environment or in the Secret": " in the environment",
-    " the environment or the Secret": " the environment",
-    " the environment (AWS_…, GOOGLE_…, AZURE_…) or a Secret": " the environment (AWS_…, "
-    "GOOGLE_…, AZURE_…)",
-    'the option skip_signature: "true"': "--option skip_signature=true",
-    "add the location of its source to spec.storage.cloneSources of the LakeTable": "add "
-    "--clone-source with the location of its source",
-}
-"""What is said of a store's options in resources, and what those who typed a command read instead.
-"""
+OPTION_OF_STORE = "spec.storage.options."
+"""The field of the options of a store, before the name of one."""
 
 
 def _in_words_of_options(error: TandemError) -> None:
     """Let an error name the options of a command in place of fields of a resource."""
-    for said, instead in WORDS_OF_OPTIONS.items():
-        error.message = error.message.replace(said, instead)
-        error.field = error.field.replace(said, instead)
-        error.found = error.found.replace(said, instead)
-        error.expected = error.expected.replace(said, instead)
-        error.remedy = error.remedy.replace(said, instead)
+    from tandem.remedies import OF_STORES
+
+    for said, instead in ((OPTION_OF_STORE, "--option "), *OF_STORES):
+        for name in ("message", "field", "found", "expected", "remedy"):
+            setattr(error, name, getattr(error, name).replace(said, instead))
 
 
 @contextmanager
@@ -135,9 +128,9 @@ def opened(
 ) -> Iterator[Target]:
     """The table of a command; errors end the command, and name the table."""
     with errors_to_exit():
-        from tandem.cli.commands import tables
+        from tandem.cli.commands.target import target as find
 
-        target = tables.target(location, files or [], options or [], clone_sources or [])
+        target = find(location, files or [], options or [], clone_sources or [])
         try:
             with add_table_to_errors(target.location):
                 yield target
@@ -145,3 +138,46 @@ def opened(
             if target.table is None:
                 _in_words_of_options(error)
             raise
+
+
+def on_table(function: Callable[..., Exit]) -> Command:
+    """A command on one table, which is its first argument."""
+
+    def run(
+        table: TableArgument,
+        *,
+        files: OptionalFilenames = None,
+        options: StoreOptions = None,
+        **own: Any,
+    ) -> None:
+        with opened(table, files, options) as target:
+            raise typer.Exit(function(target, **own))
+
+    return within(run, function)
+
+
+def on_rows(function: Callable[..., Exit]) -> Command:
+    """As `on_table`, for a command that reads data files: also those of a clone's source."""
+
+    def run(
+        table: TableArgument,
+        *,
+        files: OptionalFilenames = None,
+        options: StoreOptions = None,
+        clone_sources: CloneSources = None,
+        **own: Any,
+    ) -> None:
+        with opened(table, files, options, clone_sources) as target:
+            raise typer.Exit(function(target, **own))
+
+    return within(run, function)
+
+
+def command(function: Callable[..., Exit]) -> Command:
+    """A command of which an error prints a message, and ends it with its exit code."""
+
+    def run(context: typer.Context, **own: Any) -> None:
+        with errors_to_exit():
+            raise typer.Exit(function(context, **own))
+
+    return within(run, function)

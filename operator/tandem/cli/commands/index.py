@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tandem.cli.commands.arguments import moment_ms, names_in
-from tandem.cli.commands.tables import Target
+from tandem.cli.commands.target import Target
 from tandem.cli.errors import Exit, say
 from tandem.cli.output import ByteSize, Output, json_value, print_data, print_table, table_of, write
 from tandem.cli.scan_filter import row_test
@@ -42,7 +42,9 @@ def count(table: Target, asked: Query, *, base: bool, output: Output) -> Exit:
         number = rows.count(found, index.store, where, test)
     if output is Output.TABLE:
         write(f"{number}\n")
-        _say_read(len(found.rest), found.version)
+        read = counted(len(found.rest), "file")
+        how = f"after reading {read}" if len(found.rest) else "by the log alone"
+        say(f"Rows of version {found.version}, {how}")
     else:
         print_data({"version": found.version, "rows": number, "filesRead": len(found.rest)}, output)
     return Exit.OK
@@ -193,8 +195,3 @@ def _test(where: Expr | None) -> Iterator[RowTest | None]:
         return
     with row_test(where) as test:
         yield test
-
-
-def _say_read(files: int, version: int) -> None:
-    how = "by the log alone" if not files else f"after reading {counted(files, 'file')}"
-    say(f"Rows of version {version}, {how}")

@@ -9,19 +9,20 @@ from urllib.parse import unquote, urlsplit
 import typer
 
 from tandem.cli.commands.arguments import (
-    CloneSources,
     OptionalFilenames,
     StoreOptions,
-    TableArgument,
     Timestamp,
     Version,
-    opened,
+    command,
+    on_rows,
+    on_table,
 )
-from tandem.cli.errors import errors_to_exit
+from tandem.cli.errors import Exit
+from tandem.cli.options import option
 from tandem.cli.output import Output, OutputOption
 
 if TYPE_CHECKING:
-    from tandem.index import Query
+    from tandem.cli.commands.target import Target
 
 index_app = typer.Typer(
     help="Count rows and prune files by what the log says.",
@@ -53,115 +54,102 @@ def local_folder(text: str) -> Path:
     return Path(unquote(parts.path))
 
 
-def _query(
-    where: str | None, version: int | None, timestamp: str | None, segments: str | None
-) -> Query:
+@index_app.command()
+@on_rows
+def count(
+    target: Target,
+    *,
+    where: Where = None,
+    version: Version = None,
+    timestamp: Timestamp = None,
+    segments: Segments = None,
+    base: Base = False,
+    output: OutputOption = Output.TABLE,
+) -> Exit:
+    """Print the number of rows."""
     from tandem.cli.commands import index
 
-    return index.query(where, version, timestamp, segments)
+    query = index.query(where, version, timestamp, segments)
+    return index.count(target, query, base=base, output=output)
 
 
 @index_app.command()
-def count(
-    table: TableArgument,
-    where: Where = None,
-    version: Version = None,
-    timestamp: Timestamp = None,
-    segments: Segments = None,
-    base: Base = False,
-    output: OutputOption = Output.TABLE,
-    files: OptionalFilenames = None,
-    options: StoreOptions = None,
-    clone_sources: CloneSources = None,
-) -> None:
-    """Print the number of rows."""
-    with opened(table, files, options, clone_sources) as target:
-        from tandem.cli.commands import index
-
-        query = _query(where, version, timestamp, segments)
-        raise typer.Exit(index.count(target, query, base=base, output=output))
-
-
-@index_app.command()
+@on_rows
 def bounds(
-    table: TableArgument,
-    columns: Annotated[str, typer.Option("--columns", metavar="A,B", help="Of these columns.")],
+    target: Target,
+    *,
+    columns: str = option(..., "Of these columns.", metavar="A,B"),
     where: Where = None,
     version: Version = None,
     timestamp: Timestamp = None,
     segments: Segments = None,
     base: Base = False,
     output: OutputOption = Output.TABLE,
-    files: OptionalFilenames = None,
-    options: StoreOptions = None,
-    clone_sources: CloneSources = None,
-) -> None:
+) -> Exit:
     """Print the least and the greatest value of columns."""
-    with opened(table, files, options, clone_sources) as target:
-        from tandem.cli.commands import index
+    from tandem.cli.commands import index
 
-        query = _query(where, version, timestamp, segments)
-        raise typer.Exit(index.bounds(target, columns, query, base=base, output=output))
+    query = index.query(where, version, timestamp, segments)
+    return index.bounds(target, columns, query, base=base, output=output)
 
 
 @index_app.command(short_help="List the files that a reader needs.")
+@on_table
 def splits(
-    table: TableArgument,
+    target: Target,
+    *,
     where: Where = None,
     version: Version = None,
     timestamp: Timestamp = None,
     segments: Segments = None,
     base: Base = False,
     output: OutputOption = Output.TABLE,
-    files: OptionalFilenames = None,
-    options: StoreOptions = None,
-) -> None:
+) -> Exit:
     """List the files that a reader needs, and whether it still has to apply the condition."""
-    with opened(table, files, options) as target:
-        from tandem.cli.commands import index
+    from tandem.cli.commands import index
 
-        query = _query(where, version, timestamp, segments)
-        raise typer.Exit(index.splits(target, query, base=base, output=output))
+    query = index.query(where, version, timestamp, segments)
+    return index.splits(target, query, base=base, output=output)
 
 
 @index_app.command(short_help="Show what is known of a table's files.")
+@on_table
 def show(
-    table: TableArgument,
+    target: Target,
+    *,
     version: Version = None,
     base: Base = False,
     output: OutputOption = Output.TABLE,
-    files: OptionalFilenames = None,
-    options: StoreOptions = None,
-) -> None:
+) -> Exit:
     """Show what is known of a table's files: rows, and bounds by column."""
-    with opened(table, files, options) as target:
-        from tandem.cli.commands import index
+    from tandem.cli.commands import index
 
-        raise typer.Exit(index.show(target, version, base=base, output=output))
+    return index.show(target, version, base=base, output=output)
 
 
 @index_app.command(short_help="Read all rows, and compare them with the log.")
+@on_rows
 def verify(
-    table: TableArgument,
+    target: Target,
+    *,
     version: Version = None,
     base: Base = False,
     output: OutputOption = Output.TABLE,
-    files: OptionalFilenames = None,
-    options: StoreOptions = None,
-    clone_sources: CloneSources = None,
-) -> None:
+) -> Exit:
     """Read all rows, and list the files of which the log says something else.
 
     Exit code: 0 all is as the log says, 1 it is not.
     """
-    with opened(table, files, options, clone_sources) as target:
-        from tandem.cli.commands import index
+    from tandem.cli.commands import index
 
-        raise typer.Exit(index.verify(target, version, base=base, output=output))
+    return index.verify(target, version, base=base, output=output)
 
 
 @index_app.command(short_help="Serve counts, bounds and splits over Arrow Flight.")
+@command
 def serve(
+    _: typer.Context,
+    *,
     tables: Annotated[
         list[str],
         typer.Argument(
@@ -169,46 +157,31 @@ def serve(
             help="Tables by the name that callers use; with -f names of LakeTables.",
         ),
     ],
-    listen: Annotated[
-        str,
-        typer.Option(
-            "--listen", metavar="HOST:PORT", help="Address to listen on; port 0 picks a free one."
-        ),
-    ] = "127.0.0.1:8815",
-    token_file: Annotated[
-        Path | None,
-        typer.Option("--token-file", help="Holds the token that callers must present."),
-    ] = None,
-    certificate: Annotated[
-        Path | None, typer.Option("--tls-cert", help="Certificate, with its chain, as PEM.")
-    ] = None,
-    key: Annotated[Path | None, typer.Option("--tls-key", help="Its private key, as PEM.")] = None,
-    memory: Annotated[
-        str | None,
-        typer.Option(
-            "--memory",
-            metavar="SIZE",
-            help="Limit of what is held between questions, as 512Mi or 4Gi; no limit by default.",
-        ),
-    ] = None,
-    answers: Annotated[
-        Path | None,
-        typer.Option(
-            "--answers",
-            metavar="PATH",
-            parser=local_folder,
-            help="Folder in which large answers wait; it is emptied.",
-        ),
-    ] = None,
+    listen: str = option(
+        "127.0.0.1:8815", "Address to listen on; port 0 picks a free one.", metavar="HOST:PORT"
+    ),
+    token_file: Path | None = option(None, "Holds the token that callers must present."),
+    certificate: Path | None = option(None, "Certificate, with its chain, as PEM.", "--tls-cert"),
+    key: Path | None = option(None, "Its private key, as PEM.", "--tls-key"),
+    memory: str | None = option(
+        None,
+        "Limit of what is held between questions, as 512Mi or 4Gi; no limit by default.",
+        metavar="SIZE",
+    ),
+    answers: Path | None = option(
+        None,
+        "Folder in which large answers wait; it is emptied.",
+        metavar="PATH",
+        parser=local_folder,
+    ),
     files: OptionalFilenames = None,
     options: StoreOptions = None,
-) -> None:
+) -> Exit:
     """Serve counts, bounds and splits of tables over Arrow Flight, until it is stopped.
 
     Beyond loopback it needs a token and a certificate.
     """
-    with errors_to_exit():
-        from tandem.cli.commands import index_serve
+    from tandem.cli.commands import index_serve
 
-        settings = index_serve.ServeOptions(listen, token_file, certificate, key, answers, memory)
-        raise typer.Exit(index_serve.serve(tables, files or [], options or [], settings))
+    settings = index_serve.ServeOptions(listen, token_file, certificate, key, answers, memory)
+    return index_serve.serve(tables, files or [], options or [], settings)

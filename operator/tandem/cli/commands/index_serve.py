@@ -9,9 +9,10 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from tandem.cli.commands import tables
+from tandem.cli.commands.target import Target, target
 from tandem.cli.errors import Exit, say
 from tandem.errors import InvalidSpec
 from tandem.index import TableIndex
@@ -59,9 +60,10 @@ def serve(
         name, _, location = text.partition("=")
         if "/" in name:  # a location alone, with the sign in it
             name = location = text
-        target = tables.target(location or name, files, options)
-        openers[name] = _opener(target)
-        stores[name] = _store(target)
+        table = target(location or name, files, options)
+        # Row groups are the executor's.
+        openers[name] = partial(_index, table)
+        stores[name] = table.open
     parts = AnswerFiles(settings.answers)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -82,22 +84,14 @@ def serve(
         ) as server,
     ):
         gc.freeze()  # all callers wait for a collection: it looks at what comes from now on only
-        say(f"Serves {counted(len(openers), 'table')} on {_scheme(tls)}://{host}:{server.port}")
+        scheme = "grpc" if tls is None else "grpc+tls"
+        say(f"Serves {counted(len(openers), 'table')} on {scheme}://{host}:{server.port}")
         stop.wait()
     return Exit.OK
 
 
-def _opener(target: tables.Target) -> Callable[[], TableIndex]:
-    # Row groups are the executor's.
-    return lambda: TableIndex(target.log(), row_groups=False)
-
-
-def _store(target: tables.Target) -> Callable[[], Store]:
-    return lambda: target.log().store
-
-
-def _scheme(tls: Tls | None) -> str:
-    return "grpc" if tls is None else "grpc+tls"
+def _index(target: Target) -> TableIndex:
+    return TableIndex(target.log(), row_groups=False)
 
 
 def _memory(text: str | None) -> int | None:

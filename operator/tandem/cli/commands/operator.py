@@ -1,4 +1,4 @@
-"""`tandem operator`: turns options into settings, configures logging, and ends cleanly."""
+"""`tandem operator` and `tandem dev`: options as settings, logging, and a clean end."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tandem.cli.errors import Exit
+from tandem.cli.errors import Exit, say
 from tandem.errors import InvalidSpec
 
 if TYPE_CHECKING:
+    from tandem.kube.dev.controller import DevSettings
     from tandem.kube.runtime.context import OperatorSettings
     from tandem.locks.etcd.store import EtcdSettings
-
 
 _LEAST_TABLE_MEMORY = 2**20
 
@@ -195,3 +195,37 @@ def configure_logging(form: LogFormat, *, verbose: bool) -> None:
     # kopf logs every event that it passes on.
     for name in ("kopf", "aiohttp", "asyncio"):
         logging.getLogger(name).setLevel(logging.INFO if verbose else logging.WARNING)
+
+
+def dev(kubeconfig: Path | None, namespaces: Sequence[str], max_jobs: int) -> Exit:
+    """`tandem dev`: serve until SIGINT or SIGTERM; all jobs end then. Raises what `run_dev`
+    raises."""
+    import asyncio
+
+    from tandem.kube.dev.controller import DevSettings
+
+    settings = DevSettings(namespaces=tuple(namespaces), kubeconfig=kubeconfig, max_jobs=max_jobs)
+    asyncio.run(_serve(settings))
+    return Exit.OK
+
+
+async def _serve(settings: DevSettings) -> None:
+    import asyncio
+
+    from tandem.kube.dev.controller import run_dev
+
+    stop, ready = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    where = ", ".join(settings.namespaces) or "all namespaces"
+
+    async def greet() -> None:
+        await ready.wait()
+        say(f"Running Tandem's SparkApplications in {where}. Ctrl-C stops it and its jobs.")
+
+    greeting = asyncio.create_task(greet())
+    try:
+        await run_dev(settings, stop=stop, ready=ready)
+    finally:
+        greeting.cancel()

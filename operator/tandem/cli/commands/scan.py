@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tandem.cli.commands.arguments import moment_ms
-from tandem.cli.commands.tables import Target
+from tandem.cli.commands.target import Target
 from tandem.cli.errors import Exit, say
 from tandem.cli.output import (
+    ScanOutput,
     json_line,
     json_value,
     print_table,
@@ -19,7 +20,6 @@ from tandem.cli.output import (
     table_of,
     write,
 )
-from tandem.cli.scan_output import ScanOutput
 from tandem.errors import InvalidSpec
 
 if TYPE_CHECKING:

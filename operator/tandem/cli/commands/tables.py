@@ -1,192 +1,59 @@
-"""`tandem table` and `tandem locks`: inspect a table."""
+"""Commands that show or tidy one table: `table`, `locks`, `clean` and `log`."""
 
 from __future__ import annotations
 
 import json
-import os
+import posixpath
 import re
-from collections.abc import Sequence
-from pathlib import Path
+import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
-from pydantic import TypeAdapter, ValidationError
+import typer
 
+from tandem.cli.commands.arguments import Version, on_table
 from tandem.cli.errors import Exit, say
+from tandem.cli.options import option
 from tandem.cli.output import (
     ByteSize,
     Output,
+    OutputOption,
     people_time,
     print_data,
     print_table,
     table_of,
     utc,
 )
-from tandem.errors import InvalidSpec, ReferenceNotFound
-from tandem.spec import LakeTable, load
-from tandem.spec.fields import Location
-from tandem.storage.paths import without_userinfo
+from tandem.text import counted, human_bytes
 
 if TYPE_CHECKING:
+    from tandem.cli.commands.target import Target
     from tandem.delta.log.delta_log import DeltaLog
     from tandem.delta.log.snapshot import Snapshot
-    from tandem.index.library import IndexReader
-    from tandem.storage.store import Store
-    from tandem.timeline.chunks import TimeColumn
+    from tandem.mergelog.state.versions import Block
+    from tandem.operations.clean.clean import CleaningResult
+    from tandem.planning.cleaning import CleaningRules
+
+table_app = typer.Typer(
+    help="Inspect a table.", no_args_is_help=True, pretty_exceptions_enable=False
+)
+log_app = typer.Typer(
+    help="Inspect the log of a merge-on-read table.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
 
 
-class Target:
-    """A table as given on the command line: by its location, or by the name of a LakeTable in the
-    given files. `clone_sources`: of a shallow clone, those of the LakeTable among them."""
-
-    def __init__(
-        self,
-        location: str,
-        table: LakeTable | None,
-        options: dict[str, str],
-        clone_sources: tuple[str, ...] = (),
-    ) -> None:
-        self.location = location
-        self.table = table
-        self.options = options
-        self.clone_sources = clone_sources
-
-    def open(self) -> Store:
-        from tandem.storage import open_store
-
-        return open_store(self.location, self.options, allowed_prefixes=self.clone_sources)
-
-    def log(self) -> DeltaLog:
-        from tandem.delta.log.delta_log import DeltaLog
-
-        return DeltaLog(self.open())
-
-    @property
-    def has_server(self) -> bool:
-        """Whether its LakeTable names an index server."""
-        from tandem.index.server.lake_table import server_of
-
-        return self.table is not None and server_of(self.table) is not None
-
-    def index(self, *, base: bool = False) -> IndexReader:
-        """Its index: that of the server that its LakeTable names, if there is one. Raises: as
-        `open_index`."""
-        from tandem.index import TableIndex
-        from tandem.index.server.lake_table import index_of
-
-        if self.table is None or not self.has_server:
-            return TableIndex(self.log(), base=base)
-        return index_of(self.table, self.options, base=base)
-
-    def time_column(self, snapshot: Snapshot) -> TimeColumn | None:
-        """The table's time column, as planning uses it."""
-        from tandem.operations.kinds.time_column import time_column
-
-        return time_column(self.table, snapshot)
-
-
-def target(
-    location_or_name: str,
-    files: Sequence[str] = (),
-    options: Sequence[str] = (),
-    clone_sources: Sequence[str] = (),
-) -> Target:
-    """Find the table of an argument.
-
-    Args:
-        location_or_name: a URL, a path, or with `files` the name of a LakeTable in them.
-        files: resources (`-f`).
-        options: `key=value` of the object store, in addition to those of the LakeTable.
-        clone_sources: locations, in addition to those of the LakeTable.
-
-    Raises:
-        InvalidSpec, ReferenceNotFound
-    """
-    given = dict(key_and_value(text, "--option") for text in options)
-    sources = tuple(as_location(text) for text in clone_sources)
-    if files:
-        tables = [resource for resource in load(files) if isinstance(resource, LakeTable)]
-        for table in tables:
-            if location_or_name in (table.name, f"LakeTable/{table.name}", table.spec.location):
-                storage = table.spec.storage
-                every = tuple(dict.fromkeys((*storage.clone_sources, *sources)))
-                return Target(table.spec.location, table, {**storage.options, **given}, every)
-        if "://" not in location_or_name and "/" not in location_or_name:
-            raise ReferenceNotFound(
-                "no LakeTable of this name in the files",
-                resource=location_or_name,
-                expected="one of " + ", ".join(table.name for table in tables),
-            )
-    return Target(as_location(location_or_name), None, given, sources)
-
-
-_ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(/[^/].*)", re.DOTALL)
-"""`file:/data/t`, as Hadoop prints locations."""
-
-
-def as_location(text: str) -> str:
-    """A URL as it is, a local path as a `file` URL; a path may begin with `~/`, which shells do not
-    replace in `--from=~/t`. Raises `InvalidSpec`."""
-    if "://" not in text:
-        if not text:
-            raise InvalidSpec(
-                "the location is empty",
-                found="''",
-                expected="file:///path, s3://bucket/path or a path",
-                remedy="If it comes from a variable, set the variable",
-            )
-        if (hadoop := _ONE_SLASH.fullmatch(text)) and not Path(text).exists():
-            raise InvalidSpec(
-                "a URL needs two slashes after its scheme",
-                resource=text,
-                expected=f"{hadoop[1]}://{hadoop[2] if hadoop[1] == 'file' else hadoop[2][1:]}",
-            )
-        if "/" not in text and not Path(text).is_dir():
-            raise InvalidSpec(
-                "neither a location nor the path of a folder",
-                resource=text,
-                expected="file:///path, s3://bucket/path, a path, or with -f a LakeTable's name",
-            )
-        text = "file://" + quote(str(_as_a_shell_would(_at_home(text))))
-    try:
-        checked: str = TypeAdapter(Location).validate_python(text)
-    except ValidationError as error:
-        context: dict[str, Any] = error.errors()[0].get("ctx", {})
-        raise InvalidSpec(
-            str(context.get("error", "not a location")),
-            resource=without_userinfo(text),
-            field="location",
-        ) from error
-    return checked
-
-
-def _at_home(text: str) -> Path:
-    """The path, with the home directory in place of a leading `~/`, if there is one."""
-    home = os.environ.get("HOME")
-    return Path(home, text[2:]) if home and text.startswith("~/") else Path(text)
-
-
-def _as_a_shell_would(path: Path) -> Path:
-    """The absolute path without `..`. Symbolic links before a `..` are resolved, as in a shell. A
-    path without `..` stays as typed. (In resources, locations with `..` are refused, since their
-    meaning would depend on the machine.)"""
-    path = path.absolute()
-    if ".." not in path.parts:
-        return path
-    after = len(path.parts) - path.parts[::-1].index("..")
-    return Path(*path.parts[:after]).resolve().joinpath(*path.parts[after:])
-
-
-def key_and_value(text: str, option: str) -> tuple[str, str]:
-    """The parts of `KEY=VALUE`. Raises: InvalidSpec."""
-    key, separator, value = text.partition("=")
-    if not key or not separator:
-        raise InvalidSpec("not an option", resource=option, found=text, expected="KEY=VALUE")
-    return key, value
-
-
-def segments(table: Target, *, output: Output, version: int | None, every: bool) -> Exit:
-    """The segments of a version; with `every` also former ones that the log still has."""
+@table_app.command(short_help="List the segments of a version.")
+@on_table
+def segments(
+    table: Target,
+    *,
+    output: OutputOption = Output.TABLE,
+    version: Version = None,
+    every: bool = option(False, "Also former segments that the log still has.", "--all"),
+) -> Exit:
+    """List segments: level, status, interval, load time, size, deleted rows."""
     from tandem.timeline.chunks import label
     from tandem.timeline.history import retired
     from tandem.timeline.lineage import format_lineage
@@ -256,8 +123,10 @@ def _in_words(name: str) -> str:
     return words[:1] + words[1:].lower()
 
 
-def show(table: Target, *, output: Output, version: int | None) -> Exit:
-    """Print a summary of a table at a version."""
+@table_app.command(short_help="Show version, size, columns and protocol.")
+@on_table
+def show(table: Target, *, output: OutputOption = Output.TABLE, version: Version = None) -> Exit:
+    """Show a table's version, size, columns and protocol."""
     import pyarrow.compute as pc
 
     from tandem.delta.protocol import features_in_use
@@ -361,12 +230,245 @@ def _cell(name: str, value: Any) -> str:
     return ", ".join(value) if isinstance(value, list) else str(value)
 
 
-def locks(table: Target, *, output: Output) -> Exit:
-    """Locks held on a table. Without a cluster they exist in the process that runs the operations,
-    so another process sees none."""
+@on_table
+def locks(table: Target, *, output: OutputOption = Output.TABLE) -> Exit:
+    """List the locks on a table. Without a cluster they exist in the running process only."""
     table.log().latest_version()
     if output is Output.TABLE:
         say("No locks: without a cluster they exist in the process that runs the operations only.")
     else:
         print_data([], output)
+    return Exit.OK
+
+
+# `tandem clean`: remove files that are no longer needed, or list them with `--dry-run`.
+#
+# Which files are removed, and when, is decided in `tandem.planning.cleaning` (docs/cleaning.md).
+
+
+_UNITS = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1_000, "second"))
+
+
+@on_table
+def clean(
+    target: Target,
+    *,
+    output: OutputOption = Output.TABLE,
+    dry_run: bool = option(False, "Only list what would be removed."),
+) -> Exit:
+    """Remove files that are no longer needed.
+
+    docs/cleaning.md says which they are, and when they go.
+    """
+    from tandem.operations.clean.block_log import clean_with_log
+    from tandem.operations.clean.clean import CleaningOptions, rules_for
+    from tandem.operations.model import Table
+
+    log = target.log()
+    display = target.table.id if target.table is not None else target.location
+    table = Table(log.store, log, display, target.table)
+    retention = target.table.spec.retention if target.table is not None else None
+    rules = rules_for(log.snapshot().configuration, retention)
+    cleaned = clean_with_log(table, rules, options=CleaningOptions(dry_run=dry_run))
+    if output is Output.TABLE:
+        _print_cleaned(cleaned, rules, dry_run=dry_run)
+    else:
+        print_data(
+            [
+                {
+                    "path": each.file.path,
+                    "bytes": each.file.size,
+                    "reason": each.why.name.title().replace("_", ""),
+                    "message": each.why.value,
+                    **({"operation": each.file.operation_id} if each.file.operation_id else {}),
+                }
+                for each in cleaned.garbage
+            ],
+            output,
+        )
+    return say_what_else(cleaned, dry_run=dry_run)
+
+
+def say_what_else(cleaned: CleaningResult, *, dry_run: bool) -> Exit:
+    """What a cleaning did beside removing files, on standard error; and how it ended."""
+    verb = "would be" if dry_run else "was"
+    for operation_id, attempt in cleaned.abandoned:
+        attempt_of = f"Attempt {attempt} of operation {operation_id}"
+        say(f"{attempt_of} {verb} abandoned: no process works on it.")
+    for session, upload in cleaned.rolled_back:
+        say(f"Upload {upload} of log writer {session} {verb} rolled back: it was never committed.")
+    if cleaned.problem:
+        say(f"The log of blocks {'cannot be' if dry_run else 'was not'} cleaned: {cleaned.problem}")
+        return Exit.FAILED
+    return Exit.OK
+
+
+def _print_cleaned(cleaned: CleaningResult, rules: CleaningRules, *, dry_run: bool) -> None:
+    from tandem.planning.cleaning import RemovalReason
+
+    if not cleaned.garbage:
+        kept = f"{_duration(rules.files_ms)} after a commit removed them" if rules.files_ms else ""
+        why = f" Files that older versions refer to are kept until {kept}." if kept else ""
+        say(f"Nothing to remove.{why}")
+        return
+    cells = [
+        [each.file.path, each.why.value, ByteSize(each.file.size)]
+        for each in cleaned.garbage
+        if each.why is not RemovalReason.ARCHIVED
+    ]
+    archived = [each.file for each in cleaned.garbage if each.why is RemovalReason.ARCHIVED]
+    if archived:
+        # A log has a version for each instant: not a line for each.
+        what = f"{posixpath.dirname(archived[0].path)} ({counted(len(archived), 'file')})"
+        size = ByteSize(sum(file.size for file in archived))
+        cells.append([what, RemovalReason.ARCHIVED.value, size])
+    verb = "would remove" if dry_run else "removed"
+    print_table(table_of([verb, "why", "size"], cells))
+    say(clean_summary(cleaned, dry_run=dry_run))
+
+
+def clean_summary(cleaned: CleaningResult, *, dry_run: bool) -> str:
+    """`Removed 3 files, 1.2 MiB: 3 …`"""
+    from tandem.mergelog.state.log_table import LOG_FOLDER
+
+    verb = "would remove" if dry_run else "removed"
+    counts = Counter(each.why.value for each in cleaned.garbage)
+    reasons = ", ".join(f"{count} {why}" for why, count in counts.items())
+    of_log = sum(each.file.path.startswith(f"{LOG_FOLDER}/") for each in cleaned.garbage)
+    return (
+        f"{verb.capitalize()} {counted(len(cleaned.garbage), 'file')}, {human_bytes(cleaned.size)}"
+        f"{f', {of_log} in the log of blocks' if of_log else ''}"
+        f"{': ' if reasons else ''}{reasons}."
+    )
+
+
+def _duration(milliseconds: int) -> str:
+    """`7 days`, `90 minutes`: in the largest unit that divides it evenly."""
+    for size, name in _UNITS:
+        if milliseconds >= size and milliseconds % size == 0:
+            return counted(milliseconds // size, name)
+    return f"{milliseconds:,} ms"
+
+
+# `tandem log`: the log of a merge-on-read table.
+
+
+@log_app.command("show", short_help="Show the live blocks of a log.")
+@on_table
+def log_show(table: Target, *, output: OutputOption = Output.TABLE) -> Exit:
+    """Show the live blocks of a table's log: instants, sizes, deletes, merged, pending or not."""
+    from tandem.mergelog.state.log_table import MergeLog
+    from tandem.mergelog.state.versions import in_order
+    from tandem.mergelog.view import MergedView
+    from tandem.text import counted
+
+    log = table.log()
+    view = MergedView.open(MergeLog(log))
+    blocks = in_order(view.state.live.values())
+    merges = _unfinished_merges(log)
+    if output is not Output.TABLE:
+        data = {
+            "version": view.instant,
+            "baseVersion": view.base.version,
+            "mark": view.state.mark if view.state.mark >= 0 else None,
+            "keys": list(view.settings.keys),
+            "orderingColumn": view.settings.ordering_column or None,
+            "blocks": [
+                {
+                    "path": block.path,
+                    "group": dict(block.group),
+                    "first": block.first,
+                    "last": block.last,
+                    "bytes": block.size,
+                    "deletes": block.deletes,
+                    "stitched": block.stitched,
+                    "merged": block.last <= view.state.mark,
+                    "pendingMerge": merges.get(block.path),
+                }
+                for block in blocks
+            ],
+        }
+        print_data(data, output)
+        return Exit.OK
+
+    def merged(block: Block) -> str:
+        if block.last <= view.state.mark:
+            return "yes"
+        return "pending" if block.path in merges else "no"
+
+    largest = max((block.size for block in blocks), default=1)
+    cells = [
+        [
+            " ".join(f"{column}={value}" for column, value in block.group) or "all",
+            f"{block.first}–{block.last}" if block.stitched else str(block.first),
+            "stitched" if block.stitched else "appended",
+            merged(block),
+            ByteSize(block.size),
+            "█" * max(1, round(20 * block.size / largest)),
+            block.deletes,
+        ]
+        for block in blocks
+    ]
+    if cells:
+        headers = ["group", "instants", "block", "merged", "size", "", "deletes"]
+        print_table(table_of(headers, cells))
+    unmerged = len(view.state.unmerged)
+    live = counted(len(blocks), "live block")
+    say(f"{live}, {unmerged} not merged, as of base version {view.base.version}")
+    for name in sorted(set(merges.values())):
+        read = sum(merges.get(block.path) == name for block in blocks)
+        say(f"Pending: {name} merges {read} of them")
+    return Exit.OK
+
+
+def _unfinished_merges(base: DeltaLog) -> dict[str, str]:
+    """The resources of log merges that have a plan and no outcome, by the blocks that they read."""
+    from tandem.operations.attempt import garbage, paths, records
+
+    unfinished = garbage.unfinished(base.store)
+    if not unfinished:
+        return {}
+    found: dict[str, str] = {}
+    for pin in garbage.uncommitted(unfinished, base.snapshot()):
+        reads = garbage.reads_of_log(base.store, pin)
+        if reads is not None:
+            identity = paths.identity(pin.operation_id)
+            known = records.load(base.store, identity, records.OperationRecord)
+            name = f"{known.kind}/{known.name}" if known else pin.operation_id
+            found |= dict.fromkeys(reads.blocks, name)
+    return found
+
+
+@log_app.command("resolve", short_help="Keep or discard records that are not merged.")
+@on_table
+def log_resolve(
+    table: Target,
+    *,
+    keep: bool = option(..., "Whether the unmerged records are still valid.", "--keep/--discard"),
+) -> Exit:
+    """Decide about unmerged records after the base table was replaced, or give up (`--discard`)
+    those whose blocks are gone."""
+    from tandem.mergelog.state.log_table import MergeLog
+    from tandem.mergelog.upkeep import resolve
+    from tandem.text import counted
+
+    log = MergeLog(table.log())
+    found = resolve(log, keep=keep, now_ms=lambda: time.time_ns() // 1_000_000)
+    state = found.state
+    if not found.decided:
+        say(
+            "Which records are valid is certain, and all of their blocks exist: there is nothing "
+            "to decide, and nothing changed."
+        )
+        return Exit.OK
+    if found.gone:
+        lost = ", ".join(dict.fromkeys(block.instants for block in found.gone))
+        say(
+            f"{counted(len(found.gone), 'block')} without a file dropped: the records of {lost} "
+            f"are given up, as far as the base table lacks them. "
+            f"{counted(len(state.live), 'live block')} left, as of base version {state.base}."
+        )
+        return Exit.OK
+    kept = f"{len(state.unmerged)} unmerged blocks are valid" if keep else "no record is left"
+    say(f"The log belongs to base version {state.base}; {kept}.")
     return Exit.OK

@@ -5,7 +5,5 @@ decide what happens to a table.
 
     app        the commands and their options
     resources  arguments as resources
-    sources    arguments that name a source
-    command    plan, print or run them
-    maintain   `maintain`
+    command    plans, prints or runs them; `maintain`
 """

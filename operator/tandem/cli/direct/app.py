@@ -1,11 +1,12 @@
 """The commands that do one thing to one table, and their options.
 
-`COMMANDS` is the list of them: an entry turns its options into the spec of a resource.
+`COMMANDS` is the list of them: an entry turns its options into the spec of a resource, and says
+which field of it each option fills.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -19,14 +20,13 @@ from tandem.cli.commands.arguments import (
     opened,
 )
 from tandem.cli.errors import errors_to_exit
+from tandem.cli.options import Command, option, within
 from tandem.cli.output import Output
 from tandem.spec.update import SourceFormat
 
 if TYPE_CHECKING:
     from tandem.cli.direct.resources import DirectOperation
 
-_Table = tuple[str, Sequence[str] | None, Sequence[str] | None, Sequence[str] | None]
-"""The arguments of `opened`."""
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only plan; change nothing.")]
 DirectOutput = Annotated[
     Output,
@@ -104,247 +104,168 @@ Assignments = Annotated[
 ]
 
 
+def _direct(asked: Callable[..., DirectOperation]) -> Command:
+    """A command that does what a function asks for, to the table of its first argument."""
+
+    def run(
+        context: typer.Context,
+        location: TableArgument,
+        *,
+        dry_run: DryRun = False,
+        output: DirectOutput = Output.TABLE,
+        quiet: Quiet = False,
+        files: OptionalFilenames = None,
+        options: StoreOptions = None,
+        clone_sources: CloneSources = None,
+        **own: Any,
+    ) -> None:
+        with opened(location, files, options, clone_sources) as target:
+            from tandem.cli.direct import command
+
+            chosen = command.options(context, output, dry_run=dry_run, quiet=quiet)
+            raise typer.Exit(command.perform(target, asked.__name__, asked(**own), chosen))
+
+    return within(run, asked)
+
+
+@_direct
 def compact(
-    context: typer.Context,
-    location: TableArgument,
-    where: FileFilter = None,
-    target_file_size: TargetFileSize = None,
-    dry_run: DryRun = False,
-    output: DirectOutput = Output.TABLE,
-    quiet: Quiet = False,
-    files: OptionalFilenames = None,
-    options: StoreOptions = None,
-    clone_sources: CloneSources = None,
-) -> None:
+    *, where: FileFilter = None, target_file_size: TargetFileSize = None
+) -> DirectOperation:
     """Rewrite small files as larger ones: OPTIMIZE.
 
     Other writers need not stop. Files that are large enough and have few deleted rows are left
     alone.
     """
-    spec = {**_selection(where), **_sizes(target_file_size)}
-    found = _operation("compact", "TableCompaction", spec, {"spec.custom.where": "--where"})
-    table = (location, files, options, clone_sources)
-    _perform(context, table, lambda: found, output, dry_run=dry_run, quiet=quiet)
+    return _compaction(where, target_file_size)
 
 
+@_direct
 def zorder(
-    context: typer.Context,
-    location: TableArgument,
-    columns: Columns,
-    where: FileFilter = None,
-    target_file_size: TargetFileSize = None,
-    dry_run: DryRun = False,
-    output: DirectOutput = Output.TABLE,
-    quiet: Quiet = False,
-    files: OptionalFilenames = None,
-    options: StoreOptions = None,
-    clone_sources: CloneSources = None,
-) -> None:
+    *, columns: Columns, where: FileFilter = None, target_file_size: TargetFileSize = None
+) -> DirectOperation:
     """Cluster rows by several columns at once: OPTIMIZE … ZORDER BY.
 
     Filters on any of the columns then skip files. Files that are in this order already are left
     alone.
     """
-
-    def asked() -> DirectOperation:
-        return _laid_out("zorder", "ZOrder", columns, where, target_file_size)
-
-    table = (location, files, options, clone_sources)
-    _perform(context, table, asked, output, dry_run=dry_run, quiet=quiet)
+    return _compaction(where, target_file_size, strategy="ZOrder", columns=columns)
 
 
+@_direct
 def sort(
-    context: typer.Context,
-    location: TableArgument,
-    columns: Columns,
-    where: FileFilter = None,
-    target_file_size: TargetFileSize = None,
-    dry_run: DryRun = False,
-    output: DirectOutput = Output.TABLE,
-    quiet: Quiet = False,
-    files: OptionalFilenames = None,
-    options: StoreOptions = None,
-    clone_sources: CloneSources = None,
-) -> None:
+    *, columns: Columns, where: FileFilter = None, target_file_size: TargetFileSize = None
+) -> DirectOperation:
     """Sort rows by columns, the first one first.
 
     Files that are in this order already are left alone.
     """
-
-    def asked() -> DirectOperation:
-        return _laid_out("sort", "Sort", columns, where, target_file_size)
-
-    table = (location, files, options, clone_sources)
-    _perform(context, table, asked, output, dry_run=dry_run, quiet=quiet)
+    return _compaction(where, target_file_size, strategy="Sort", columns=columns)
 
 
+@_direct
 def update(
-    context: typer.Context,
-    location: TableArgument,
+    *,
     where: Rows,
     assignments: Assignments,
     enable_deletion_vectors: EnableDeletionVectors = False,
-    dry_run: DryRun = False,
-    output: DirectOutput = Output.TABLE,
-    quiet: Quiet = False,
-    files: OptionalFilenames = None,
-    options: StoreOptions = None,
-    clone_sources: CloneSources = None,
-) -> None:
+) -> DirectOperation:
     """Update rows, beside compactions and other writers."""
+    from tandem.cli.direct import resources
 
-    def asked() -> DirectOperation:
-        from tandem.cli.direct.resources import assignments as parsed
-
-        return _operation(
-            "update",
-            "TableUpdate",
-            {"update": {"where": where, "set": parsed(assignments)}},
-            {"spec.update.where": "--where", "spec.update.set": "--set", "spec.update": "--set"},
-            _vectors(enable_deletion_vectors),
-        )
-
-    table = (location, files, options, clone_sources)
-    _perform(context, table, asked, output, dry_run=dry_run, quiet=quiet)
-
-
-def delete(
-    context: typer.Context,
-    location: TableArgument,
-    where: Rows,
-    enable_deletion_vectors: EnableDeletionVectors = False,
-    dry_run: DryRun = False,
-    output: DirectOutput = Output.TABLE,
-    quiet: Quiet = False,
-    files: OptionalFilenames = None,
-    options: StoreOptions = None,
-    clone_sources: CloneSources = None,
-) -> None:
-    """Delete rows, beside compactions and other writers."""
-    found = _operation(
-        "delete",
+    return resources.DirectOperation(
         "TableUpdate",
-        {"delete": {"where": where}},
-        {"spec.delete.where": "--where", "spec.delete": "--where"},
+        {"update": {"where": where, "set": resources.assignments(assignments)}},
+        {"update.where": "--where", "update.set": "--set", "update": "--set"},
         _vectors(enable_deletion_vectors),
     )
-    table = (location, files, options, clone_sources)
-    _perform(context, table, lambda: found, output, dry_run=dry_run, quiet=quiet)
 
 
+@_direct
+def delete(
+    *, where: Rows, enable_deletion_vectors: EnableDeletionVectors = False
+) -> DirectOperation:
+    """Delete rows, beside compactions and other writers."""
+    from tandem.cli.direct.resources import DirectOperation
+
+    return DirectOperation(
+        "TableUpdate",
+        {"delete": {"where": where}},
+        {"delete.where": "--where", "delete": "--where"},
+        _vectors(enable_deletion_vectors),
+    )
+
+
+@_direct
 def merge(
-    context: typer.Context,
-    location: TableArgument,
+    *,
     from_: From,
-    on: Annotated[
-        str,
-        typer.Option(
-            "--on",
-            metavar="EXPR",
-            help="Which rows match; t is the table, s the source: 't.id = s.id'.",
-        ),
-    ],
-    update_all: Annotated[
-        bool,
-        typer.Option("--update-all", help="Replace rows that match by those of the source."),
-    ] = False,
-    insert_all: Annotated[
-        bool, typer.Option("--insert-all", help="Insert rows of the source without a match.")
-    ] = False,
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="COLUMN=EXPR",
-            help="Update rows that match: new value of a column, such as n=s.n; repeatable.",
-        ),
-    ] = None,
-    delete_when: Annotated[
-        str | None,
-        typer.Option(
-            "--delete-when",
-            metavar="EXPR",
-            help="Delete rows that match and for which this is true, such as s.op = 'D'.",
-        ),
-    ] = None,
+    on: str = option(
+        ..., "Which rows match; t is the table, s the source: 't.id = s.id'.", metavar="EXPR"
+    ),
+    update_all: bool = option(False, "Replace rows that match by those of the source."),
+    insert_all: bool = option(False, "Insert rows of the source without a match."),
+    assignments: list[str] | None = option(
+        None,
+        "Update rows that match: new value of a column, such as n=s.n; repeatable.",
+        "--set",
+        metavar="COLUMN=EXPR",
+    ),
+    delete_when: str | None = option(
+        None,
+        "Delete rows that match and for which this is true, such as s.op = 'D'.",
+        metavar="EXPR",
+    ),
     format_: Format = None,
     source_options: SourceOptions = None,
     source_version: SourceVersion = None,
     enable_deletion_vectors: EnableDeletionVectors = False,
-    dry_run: DryRun = False,
-    output: DirectOutput = Output.TABLE,
-    quiet: Quiet = False,
-    files: OptionalFilenames = None,
-    options: StoreOptions = None,
-    clone_sources: CloneSources = None,
-) -> None:
+) -> DirectOperation:
     """Merge a source into the table, beside other writers.
 
     `-o yaml` prints a resource to which further clauses can be added.
     """
+    from tandem.cli.direct import resources
 
-    def asked() -> DirectOperation:
-        from tandem.cli.direct.resources import merge_spec
-
-        spec = merge_spec(
-            on, update_all=update_all, insert_all=insert_all, set_=assignments or [],
-            delete_when=delete_when,
-        )  # fmt: skip
-        source = _source(from_, format_, source_options, source_version)
-        return _operation(
-            "merge",
-            "TableUpdate",
-            {"merge": {"source": source, **spec}},
-            {
-                "spec.merge.on": "--on",
-                **_clauses(delete_when is not None),
-                "spec.merge.whenNotMatched": "--insert-all",
-                **_source_fields("spec.merge.source"),
-            },
-            _vectors(enable_deletion_vectors),
-        )
-
-    table = (location, files, options, clone_sources)
-    _perform(context, table, asked, output, dry_run=dry_run, quiet=quiet)
+    spec = resources.merge_spec(
+        on,
+        update_all=update_all,
+        insert_all=insert_all,
+        set_=assignments or [],
+        delete_when=delete_when,
+    )
+    source = resources.source(from_, format_, source_options or (), source_version)
+    return resources.DirectOperation(
+        "TableUpdate",
+        {"merge": {"source": source, **spec}},
+        {
+            "merge.on": "--on",
+            **resources.options_of_clauses(deletes=delete_when is not None),
+            "merge.whenNotMatched": "--insert-all",
+            **resources.options_of_source("merge.source"),
+        },
+        _vectors(enable_deletion_vectors),
+    )
 
 
-def _clauses(deletes: bool) -> dict[str, str]:
-    """The options behind the clauses of `merge_spec`, in which a delete comes first."""
-    clauses = "spec.merge.whenMatched"
-    update = f"{clauses}[{int(deletes)}]"
-    delete = {f"{clauses}[0]": "--delete-when", f"{clauses}[0].where": "--delete-when"}
-    return {
-        clauses: "--update-all, --set or --delete-when",
-        **(delete if deletes else {}),
-        update: "--update-all",
-        f"{update}.update.set": "--set",
-    }
-
-
+@_direct
 def ingest(
-    context: typer.Context,
-    location: TableArgument,
+    *,
     from_: From,
     format_: Format = None,
     source_options: SourceOptions = None,
     source_version: SourceVersion = None,
     target_file_size: TargetFileSize = None,
-    dry_run: DryRun = False,
-    output: DirectOutput = Output.TABLE,
-    quiet: Quiet = False,
-    files: OptionalFilenames = None,
-    options: StoreOptions = None,
-    clone_sources: CloneSources = None,
-) -> None:
+) -> DirectOperation:
     """Append the rows of a source."""
+    from tandem.cli.direct import resources
 
-    def asked() -> DirectOperation:
-        source = _source(from_, format_, source_options, source_version)
-        spec = {"source": source, **_sizes(target_file_size)}
-        return _operation("ingest", "TableIngest", spec, _source_fields("spec.source"))
-
-    table = (location, files, options, clone_sources)
-    _perform(context, table, asked, output, dry_run=dry_run, quiet=quiet)
+    source = resources.source(from_, format_, source_options or (), source_version)
+    return resources.DirectOperation(
+        "TableIngest",
+        {"source": source, **_sizes(target_file_size)},
+        {**resources.options_of_source("source"), "targetFileSize": "--target-file-size"},
+    )
 
 
 def maintain(
@@ -371,10 +292,9 @@ def maintain(
     often this is called. The exit code is 0 even if nothing is due.
     """
     with errors_to_exit():
-        from tandem.cli.direct import maintain as command
-        from tandem.cli.direct.command import options as options_of
+        from tandem.cli.direct import command
 
-        chosen = options_of(context, output, dry_run=dry_run, quiet=quiet)
+        chosen = command.options(context, output, dry_run=dry_run, quiet=quiet)
         table = (location_or_file, files or [], options or [], clone_sources or [])
         code = command.maintain(table, chosen)
         raise typer.Exit(code)
@@ -393,52 +313,24 @@ COMMANDS: Final[tuple[Callable[..., None], ...]] = (
 """The commands, in the order of the help."""
 
 
-def _perform(
-    context: typer.Context,
-    table: _Table,
-    asked: Callable[[], DirectOperation],
-    output: Output,
-    *,
-    dry_run: bool,
-    quiet: bool,
-) -> None:
-    with opened(*table) as target:
-        from tandem.cli.direct import command
-
-        chosen = command.options(context, output, dry_run=dry_run, quiet=quiet)
-        raise typer.Exit(command.perform(target, asked(), chosen))
-
-
-def _operation(
-    word: str,
-    kind: str,
-    spec: Mapping[str, Any],
-    options: Mapping[str, str],
-    table: Mapping[str, Any] | None = None,
+def _compaction(
+    where: str | None, target_file_size: str | None, *, strategy: str = "", columns: str = ""
 ) -> DirectOperation:
+    """A compaction of all chunks, or of the files that a condition selects."""
     from tandem.cli.direct.resources import DirectOperation
 
-    return DirectOperation(word, kind, spec, options, table or {})
-
-
-def _laid_out(
-    word: str, strategy: str, columns: str, where: str | None, size: str | None
-) -> DirectOperation:
-    layout = {"strategy": strategy, "columns": names_in(columns, "COLUMNS")}
-    spec = {**_selection(where), "layout": layout, **_sizes(size)}
-    fields = {
-        "spec.layout.columns": "COLUMNS",
-        "spec.layout": "COLUMNS",
-        "spec.custom.where": "--where",
+    spec: dict[str, Any] = {"type": "SemiMajor"}
+    if where is not None:
+        spec = {"type": "Custom", "custom": {"where": where}}
+    if strategy:
+        spec["layout"] = {"strategy": strategy, "columns": names_in(columns, "COLUMNS")}
+    options = {
+        "custom.where": "--where",
+        "layout": "COLUMNS",
+        "layout.columns": "COLUMNS",
+        "targetFileSize": "--target-file-size",
     }
-    return _operation(word, "TableCompaction", spec, fields)
-
-
-def _selection(where: str | None) -> dict[str, Any]:
-    """Which files a compaction takes: those of all chunks, or those that a condition selects."""
-    if where is None:
-        return {"type": "SemiMajor"}
-    return {"type": "Custom", "custom": {"where": where}}
+    return DirectOperation("TableCompaction", {**spec, **_sizes(target_file_size)}, options)
 
 
 def _sizes(target_file_size: str | None) -> dict[str, Any]:
@@ -447,27 +339,3 @@ def _sizes(target_file_size: str | None) -> dict[str, Any]:
 
 def _vectors(enable: bool) -> dict[str, Any]:
     return {"enableDeletionVectors": True} if enable else {}
-
-
-def _source(
-    location: str,
-    format_: SourceFormat | None,
-    options: Sequence[str] | None,
-    version: int | None,
-) -> dict[str, Any]:
-    from tandem.cli.commands.tables import key_and_value
-    from tandem.cli.direct.sources import source
-
-    pairs = dict(key_and_value(text, "--source-option") for text in options or ())
-    return source(location, format_, pairs, version)
-
-
-def _source_fields(field: str) -> dict[str, str]:
-    return {
-        field: "--from",
-        f"{field}.location": "--from",
-        f"{field}.format": "--format",
-        f"{field}.options": "--source-option",
-        f"{field}.options.": "--source-option ",
-        f"{field}.version": "--source-version",
-    }

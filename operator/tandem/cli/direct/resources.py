@@ -1,4 +1,5 @@
-"""Arguments of a command as the resources that `tandem run -f` takes. Pure.
+"""Arguments of a command as the resources that `tandem run -f` takes. Pure, but for the names of
+files of a source.
 
 Everything is checked by the models of the resources. What they refuse is reported by the names of
 the options, which are all that the user has typed.
@@ -6,19 +7,23 @@ the options, which are all that the user has typed.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import islice
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from tandem.cli.commands.tables import Target
+from tandem.cli.commands.target import Target, as_location, key_and_value
 from tandem.errors import InvalidSpec
-from tandem.spec import API_VERSION, AnyResource, LakeTable, Operation
+from tandem.spec import API_VERSION, LakeTable, Operation
 from tandem.spec.loader import parse
 from tandem.spec.problems import InvalidSpecs
 from tandem.spec.resources import AnyKind
+from tandem.spec.update import SourceFormat
 
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
 _MOST_OF_A_NAME = 40
@@ -30,14 +35,12 @@ class DirectOperation:
     """One operation as a command asks for it.
 
     Attributes:
-        word: the command: the first part of the operation's name.
         spec: without `tableRef`.
-        options: which option or argument each field comes from, for messages: the longest prefix
-            of a field's path counts.
+        options: which option or argument each field of `spec` comes from, for messages: the longest
+            prefix of a field's path counts.
         table: fields of the LakeTable's spec.
     """
 
-    word: str
     kind: str
     spec: Mapping[str, Any]
     options: Mapping[str, str]
@@ -45,21 +48,21 @@ class DirectOperation:
 
 
 def resources_of(
-    asked: DirectOperation, target: Target, now: datetime, token: str
+    word: str, asked: DirectOperation, target: Target, now: datetime, token: str
 ) -> tuple[LakeTable, Operation]:
-    """The table and the operation. `now` and `token` make the operation's name: each run of a
-    command is an operation of its own.
+    """The table and the operation. The command's `word`, `now` and `token` make the operation's
+    name: each run of a command is an operation of its own.
 
     Raises: InvalidSpec.
     """
-    lake = table_of(target, asked.word, asked.table)
-    name = f"{asked.word}-{now:%Y%m%d-%H%M%S}-{token}"
+    lake = table_of(target, word, asked.table)
+    name = f"{word}-{now:%Y%m%d-%H%M%S}-{token}"
     operation = _parsed(
         asked.kind,
         {**_namespace(lake), "name": name},
         {"tableRef": {"name": lake.name}, **asked.spec},
-        asked.word,
-        {**asked.options, "spec.targetFileSize": "--target-file-size"},
+        word,
+        {f"spec.{field}": option for field, option in asked.options.items()},
     )
     assert isinstance(operation, Operation)
     return lake, operation
@@ -92,11 +95,6 @@ def table_of(target: Target, word: str, more: Mapping[str, Any]) -> LakeTable:
 def _namespace(lake: LakeTable) -> dict[str, str]:
     given = lake.manifest()["metadata"]
     return {"namespace": given["namespace"]} if "namespace" in given else {}
-
-
-def manifests(resources: Sequence[AnyResource]) -> list[dict[str, Any]]:
-    """The resources as `tandem run -f` takes them."""
-    return [resource.manifest() for resource in resources]
 
 
 def assignments(texts: Sequence[str]) -> dict[str, str]:
@@ -176,6 +174,19 @@ def merge_spec(
     return spec
 
 
+def options_of_clauses(*, deletes: bool) -> dict[str, str]:
+    """The options behind the clauses of `merge_spec`, in which a delete comes first."""
+    clauses = "merge.whenMatched"
+    update = f"{clauses}[{int(deletes)}]"
+    delete = {f"{clauses}[0]": "--delete-when", f"{clauses}[0].where": "--delete-when"}
+    return {
+        clauses: "--update-all, --set or --delete-when",
+        **(delete if deletes else {}),
+        update: "--update-all",
+        f"{update}.update.set": "--set",
+    }
+
+
 def _name_of(location: str) -> str:
     """A name for the LakeTable: the last part of its location, as far as names allow it."""
     parts = urlsplit(location)
@@ -218,3 +229,93 @@ def _by_options(problem: InvalidSpec, word: str, options: Mapping[str, str]) -> 
 
 def _leads_to(prefix: str, path: str) -> bool:
     return path == prefix or path.startswith((f"{prefix}.", f"{prefix}["))
+
+
+# The source of a merge or an ingest, from arguments. Reads the names of local files only.
+
+
+_BY_ENDING: Mapping[str, SourceFormat] = {
+    ".csv": SourceFormat.CSV,
+    ".tsv": SourceFormat.CSV,
+    ".json": SourceFormat.JSON,
+    ".jsonl": SourceFormat.JSON,
+    ".ndjson": SourceFormat.JSON,
+    ".parquet": SourceFormat.PARQUET,
+}
+_MOST_FILES = 1_000
+"""Files of a source whose names are looked at."""
+_COMPRESSED = frozenset({".gz", ".bz2", ".zst", ".snappy", ".lz4"})
+
+
+def source(
+    location: str,
+    format_: SourceFormat | None,
+    options: Sequence[str],
+    version: int | None,
+) -> dict[str, Any]:
+    """`spec.source` of a resource. The format is that of the file's name, unless it is given.
+    `options` as typed, `KEY=VALUE`.
+
+    Raises: InvalidSpec for a location that is none, or a format that the name does not tell.
+    """
+    pairs = dict(key_and_value(text, "--source-option") for text in options)
+    plain = "://" not in location and "/" not in location
+    # A file of the working directory has no slash, which a table must have.
+    url = as_location(f"./{location}" if plain else location)
+    found = format_ or _format_of(url)
+    if found is None:
+        raise InvalidSpec(
+            "the name of the source does not tell its format",
+            resource="--from",
+            found=location,
+            expected="a Delta table, or files that end in .parquet, .csv or .json",
+            remedy=f"Add `--format` with one of {', '.join(SourceFormat)}",
+        )
+    return {
+        "format": found.value,
+        "location": url,
+        **({"options": pairs} if pairs else {}),
+        **({"version": version} if version is not None else {}),
+    }
+
+
+def options_of_source(field: str) -> dict[str, str]:
+    """The options behind the fields of a `source`."""
+    return {
+        field: "--from",
+        f"{field}.location": "--from",
+        f"{field}.format": "--format",
+        f"{field}.options": "--source-option",
+        f"{field}.options.": "--source-option ",
+        f"{field}.version": "--source-version",
+    }
+
+
+def _format_of(url: str) -> SourceFormat | None:
+    parts = urlsplit(url)
+    path = Path(unquote(parts.path))
+    if parts.scheme != "file" or not path.is_dir():
+        return _by_name(path)
+    if (path / "_delta_log").is_dir():
+        return SourceFormat.DELTA
+    formats = {_by_name(name) for name in islice(_files(path), _MOST_FILES)}
+    return formats.pop() if len(formats) == 1 else None
+
+
+def _files(path: Path) -> Iterator[Path]:
+    """The files of a folder, and of folders in it, such as `year=2024`."""
+    for folder, below, names in os.walk(path):
+        below[:] = sorted(filter(_is_read, below))
+        yield from (Path(folder, name) for name in sorted(filter(_is_read, names)))
+
+
+def _is_read(name: str) -> bool:
+    """Whether a job reads files of this name, or in a folder of this name: as Spark."""
+    return name[0] != "." and (name[0] != "_" or "=" in name)
+
+
+def _by_name(path: Path) -> SourceFormat | None:
+    ending = path.suffix.lower()
+    if ending in _COMPRESSED:
+        ending = path.with_suffix("").suffix.lower()
+    return _BY_ENDING.get(ending)

@@ -1,17 +1,31 @@
-"""`tandem history`: reads the log, and prints a table, JSON, or a page."""
+"""`tandem history`: reads the log, and prints a table with a small picture, JSON, or a page."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from tandem.cli.errors import Exit, say
-from tandem.cli.output import Output, print_data, print_table, terminal_width, utc, write
+from tandem.cli.history.model import EntryKind, HistoryEntry, entries, lanes_of
+from tandem.cli.output import (
+    Output,
+    natural_width,
+    people_time,
+    print_data,
+    print_table,
+    table_of,
+    terminal_width,
+    utc,
+    write,
+)
 from tandem.errors import InvalidSpec
 
 if TYPE_CHECKING:
-    from tandem.cli.commands.tables import Target
+    from rich.table import Table
+
+    from tandem.cli.commands.target import Target
     from tandem.cli.history.model import HistoryEntry
     from tandem.delta.actions import Commit
 
@@ -26,8 +40,6 @@ def history(table: Target, *, output: Output, limit: int | None, html: str | Non
     Args:
         html: write a page there instead; `-` is standard output.
     """
-    from tandem.cli.history.model import entries
-
     log = table.log()
     first, last = log.versions()
     most = limit or (TERMINAL_COMMITS if html is None else PAGE_COMMITS)
@@ -38,9 +50,7 @@ def history(table: Target, *, output: Output, limit: int | None, html: str | Non
 
         _write_page(html, page(commits, title=_title(table), location=table.location))
     elif output is Output.TABLE:
-        from tandem.cli.history import terminal
-
-        print_table(terminal.table(found, terminal_width()))
+        print_table(table_of_commits(found, terminal_width()))
     else:
         rows = [_row(e, c) for e, c in zip(reversed(found), reversed(commits), strict=True)]
         print_data(rows, output)
@@ -79,7 +89,9 @@ def _row(entry: HistoryEntry, commit: Commit) -> dict[str, Any]:
         "time": utc(entry.time_ms),
         "operation": info.operation if info is not None else None,
         "engine": info.engine if info is not None else None,
-        "by": _operation_of(ours) if isinstance(ours, dict) else None,
+        "by": str(ours.get("resource") or ours.get("operation") or "")
+        if isinstance(ours, dict)
+        else None,
         "filesAdded": entry.files_added,
         "filesRemoved": entry.files_removed,
         "filesMarked": entry.files_marked,
@@ -102,6 +114,96 @@ def _row(entry: HistoryEntry, commit: Commit) -> dict[str, Any]:
     }
 
 
-def _operation_of(ours: dict[str, Any]) -> str:
-    """The resource of a commit of ours, or else its operation id."""
-    return str(ours.get("resource") or ours.get("operation") or "")
+# A history as a table with a small picture, newest first, similar to `git log --graph`.
+#
+# 45 ●─╮   a compaction of ours, which read version 41
+# 44 ◆─▶   another writer deleted rows: replayed
+# 43 ○ │   another writer appended: does not affect it
+# 41 ○─╯   the version that it read
+
+
+MOST_LANES = 4
+MARKS = {EntryKind.APPEND: "○", EntryKind.CHANGE: "◆", EntryKind.REWRITE: "■", EntryKind.OTHER: "·"}
+OUR_MARK = "●"
+
+
+def table_of_commits(entries: Sequence[HistoryEntry], width: int) -> Table:
+    """`entries` oldest first. In less than its `width` in characters, author and notes of a commit
+    are below its operation."""
+    drawn = [*zip(reversed(entries), reversed(picture(entries)), strict=True)]
+    wide = table_of(
+        ["version", "", "time (UTC)", "operation", "by", "files", "rows", "met"],
+        [
+            [
+                entry.version,
+                lines,
+                people_time(entry.time_ms),
+                entry.operation_text,
+                entry.author,
+                entry.files_text,
+                entry.rows_text,
+                "; ".join(entry.notes),
+            ]
+            for entry, lines in drawn
+        ],
+    )
+    if natural_width(wide) <= width:
+        return wide
+    return table_of(
+        ["version", "", "time (UTC)", "operation, by", "files", "rows"],
+        [
+            [
+                entry.version,
+                lines,
+                people_time(entry.time_ms).replace(" ", "\n"),
+                "\n".join(
+                    [
+                        entry.operation_text,
+                        entry.by.rpartition("/")[2] or entry.author,
+                        *entry.notes,
+                    ]
+                ),
+                entry.files_text,
+                entry.rows_text,
+            ]
+            for entry, lines in drawn
+        ],
+    )
+
+
+def picture(entries: Sequence[HistoryEntry]) -> list[str]:
+    """One drawing per entry: its mark, and the operations of ours that ran at that time."""
+    lanes = _lanes(entries)
+    width = 1 + max((lane for _, lane in lanes), default=0)
+    drawn = []
+    for entry in entries:
+        mark = OUR_MARK if entry.ours and entry.kind is not EntryKind.OTHER else MARKS[entry.kind]
+        if not lanes:
+            drawn.append(mark)
+            continue
+        line = [" "] * (2 * width + 1)
+        line[0] = mark
+        for work, lane in lanes:
+            assert work.read_version is not None
+            if work.read_version < entry.version < work.version:
+                line[2 * lane] = "│"
+        for work, lane in lanes:
+            end = {work.version: "╮", work.read_version: "╯"}.get(entry.version)
+            if end is None and any(met.version == entry.version for met in work.meetings):
+                end = "▶"
+            if end is not None:
+                for at in range(1, 2 * lane):
+                    line[at] = {" ": "─", "│": "┼"}.get(line[at], line[at])
+                line[2 * lane] = end
+        drawn.append("".join(line))
+    return drawn
+
+
+def _lanes(entries: Sequence[HistoryEntry]) -> list[tuple[HistoryEntry, int]]:
+    """A lane for each operation during which others committed; those that reconciled with a commit
+    come first, and those for which there is no space are not drawn."""
+    first = entries[0].version if entries else 0
+    working = [e for e in entries if e.read_version is not None and e.version - e.read_version > 1]
+    # Neither may begin in the line in which another one ends.
+    spans = [(e, (max(first, e.read_version or 0), e.version + 1)) for e in working]
+    return [(work, lane + 1) for work, lane in lanes_of(spans, MOST_LANES)]

@@ -18,6 +18,7 @@ from tandem.delta.log.commit import ENGINE
 from tandem.delta.stats import num_records_of
 from tandem.reconcile.classify import author_of
 from tandem.spec.status import OperationResult
+from tandem.spec.update import TableIngest
 from tandem.text import clean
 from tandem.timeline.lineage import parse_lineage
 from tandem.timeline.segments import TAG_PARENTS, TAG_SEGMENT, segment_name
@@ -50,6 +51,16 @@ class CommitEffect(StrEnum):
     AGAIN = "again"  # the whole statement, executed again
 
 
+_PHRASES = {
+    CommitEffect.REPLAYED: "{rows} deleted by {version} replayed{onto}",
+    CommitEffect.MASKED: "{rows} masked because of {version}",
+    CommitEffect.FOLLOWED: "{rows} followed into{onto} of {version}",
+    CommitEffect.EVALUATED: "{rows} evaluated because of {version}",
+    CommitEffect.LOST: "{rows} deleted or rewritten by {version}",
+    CommitEffect.AGAIN: "executed again after {version}",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class ConcurrentCommit:
     """An operation and a commit made between its read version and its own. `rows` is the number of
@@ -59,6 +70,15 @@ class ConcurrentCommit:
     effect: CommitEffect
     rows: int
     onto: str = ""
+
+    @property
+    def phrase(self) -> str:
+        """`2,113 deleted by 43 replayed onto 0.1`"""
+        onto = ""
+        if self.onto:
+            onto = f" {self.onto}" if self.effect is CommitEffect.FOLLOWED else f" onto {self.onto}"
+        count = f"{self.rows:,} row" + ("" if self.rows == 1 else "s")
+        return _PHRASES[self.effect].format(rows=count, version=self.version, onto=onto)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +112,48 @@ class HistoryEntry:
         """The lines of its own summary."""
         return tuple(clean(text, 200) for text in (self.result.summary or ())[:16])
 
+    # Short texts, the same on the terminal and on the page.
+
+    @property
+    def author(self) -> str:
+        """The resource of an operation of ours, or else the engine."""
+        return self.by or self.engine or "unknown"
+
+    @property
+    def operation_text(self) -> str:
+        """Delta's name of the operation; of an ingest also that it is one."""
+        if self.by.startswith(f"{TableIngest.kind_name}/"):
+            return f"{self.operation} (ingest)"
+        return self.operation
+
+    @property
+    def files_text(self) -> str:
+        """`+1 −20 ~3`: added, removed, and with other deletion vectors."""
+        counts = ((self.files_added, "+"), (self.files_removed, "−"), (self.files_marked, "~"))
+        return " ".join(f"{sign}{count:,}" for count, sign in counts if count)
+
+    @property
+    def rows_text(self) -> str:
+        """`+3,000 −12`: rows added and deleted; for a rewrite, how many it rewrote."""
+        added, gone = self.rows_added, self.rows_removed
+        if self.kind is EntryKind.REWRITE:
+            return f"{added:,} rewritten" if added else ""
+        removed = (gone or 0) + max(0, self.rows_deleted)
+        restored = max(0, -self.rows_deleted)
+        parts = [f"+{added:,}"] if added else ["+?"] if added is None else []
+        parts += [f"−{removed:,}"] if removed else ["−?"] if gone is None else []
+        parts += [f"{restored:,} restored"] if restored else []
+        return " ".join(parts)
+
+    @property
+    def notes(self) -> list[str]:
+        """What it met; of a replace also what it replaced, and what it left: `replaced 2013-03`; of
+        a compaction in batches which one it is: `batch 2 of 5`."""
+        own = list(self.summary[1:] if self.result.replaced is not None else ())
+        if self.batch is not None:
+            own.append("batch {} of {}".format(*self.batch))
+        return [*own, *(met.phrase for met in self.meetings)]
+
 
 @dataclass(slots=True)
 class SegmentLifetime:
@@ -107,6 +169,23 @@ class SegmentLifetime:
     parents: dict[str, None] = field(default_factory=dict)
     deletes: dict[int, int] = field(default_factory=dict)
     files: set[str] = field(default_factory=set)
+
+
+def lanes_of(
+    works: Iterable[tuple[HistoryEntry, tuple[float, float]]], most: int
+) -> list[tuple[HistoryEntry, int]]:
+    """A lane for each operation in a picture: the first of `most` that has space from the first to
+    the second of its numbers, which may be the end of another one. Operations that met commits
+    choose first, newer ones before older ones; those without space are left out."""
+    taken: list[list[tuple[float, float]]] = [[] for _ in range(most)]
+    found = []
+    for work, (start, end) in sorted(works, key=lambda w: (not w[0].meetings, -w[0].version)):
+        for lane, spans in enumerate(taken):
+            if all(end <= begin or stop <= start for begin, stop in spans):
+                spans.append((start, end))
+                found.append((work, lane))
+                break
+    return found
 
 
 def entries(commits: Sequence[Commit]) -> list[HistoryEntry]:

@@ -10,7 +10,6 @@ import re
 from collections.abc import Sequence
 
 import tandem
-from tandem.cli.history import phrases
 from tandem.cli.history.model import (
     CommitEffect,
     ConcurrentCommit,
@@ -111,8 +110,8 @@ def describe(found: Sequence[HistoryEntry]) -> str:
     ]
     working = [entry for entry in found if entry.meetings]
     for entry in working[-MOST_STORIES:]:
-        met = "; ".join(phrases.conflict_phrase(meeting) for meeting in entry.meetings[:8])
-        sentences.append(f"{phrases.author_name(entry)}, version {entry.version}, met: {met}.")
+        met = "; ".join(meeting.phrase for meeting in entry.meetings[:8])
+        sentences.append(f"{entry.author}, version {entry.version}, met: {met}.")
     return " ".join(sentences)
 
 
@@ -184,10 +183,10 @@ def _stories(found: Sequence[HistoryEntry]) -> str:
     eventful = [e for e in found if is_work(e) and (e.meetings or len(e.summary) > 1)]
     items = []
     for entry in eventful[: -MOST_STORIES - 1 : -1]:
-        texts = entry.summary or tuple(phrases.conflict_phrase(met) for met in entry.meetings)
+        texts = entry.summary or tuple(met.phrase for met in entry.meetings)
         lines = "".join(f"<li>{_NAME.sub(_AS_CODE, esc(text))}</li>" for text in texts)
         items.append(
-            f"<li><p>{esc(phrases.author_name(entry))} <span>version {entry.version}</span></p>"
+            f"<li><p>{esc(entry.author)} <span>version {entry.version}</span></p>"
             f"<ul>{lines}</ul></li>"
         )
     if not items:
@@ -201,14 +200,14 @@ def _stories(found: Sequence[HistoryEntry]) -> str:
 def _versions(found: Sequence[HistoryEntry]) -> str:
     rows = []
     for entry in found[: -MOST_ROWS - 1 : -1]:
-        met = "; ".join(phrases.conflict_phrase(meeting) for meeting in entry.meetings)
+        met = "; ".join(meeting.phrase for meeting in entry.meetings)
         cells = [
             ("n", str(entry.version)),
             ("w", people_time(entry.time_ms)),
             ("", entry.operation),
-            ("who", phrases.author_name(entry)),
-            ("w", phrases.files(entry)),
-            ("w", phrases.rows(entry)),
+            ("who", entry.author),
+            ("w", entry.files_text),
+            ("w", entry.rows_text),
             ("", met),
         ]
         drawn = "".join(f'<td class="{style}">{esc(text)}</td>' for style, text in cells)

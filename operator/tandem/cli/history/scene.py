@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from tandem.cli.history.model import EntryKind, HistoryEntry, SegmentLifetime
-from tandem.cli.history.phrases import author_name
+from tandem.cli.history.model import EntryKind, HistoryEntry, SegmentLifetime, lanes_of
 from tandem.text import clean
 
 MOST_COLUMNS = 48
@@ -188,30 +187,22 @@ def _spans(
 ) -> tuple[list[OperationSpan], int]:
     """Lanes of operations; those that met commits get one first. Operations in the column of the
     earlier versions are left out."""
-    taken: list[list[tuple[float, float]]] = [[] for _ in range(MOST_LANES)]
-    found: list[OperationSpan] = []
-    hidden = 0
-    for entry in sorted(filter(is_work, entries), key=lambda e: (not e.meetings, -e.version)):
+    works = [entry for entry in entries if is_work(entry)]
+    spans: dict[int, OperationSpan] = {}
+    for entry in works:
         assert entry.read_version is not None
         start, end = column_of.get(entry.read_version, 0), column_of[entry.version]
-        if columns[end].earlier:
-            hidden += 1
-            continue
-        span = _span(entry, start, end, len(columns))
-        room = span.room(pitch_of(len(columns)))
-        for lane, others in enumerate(taken):
-            if all(room[1] <= begin or stop <= room[0] for begin, stop in others):
-                others.append(room)
-                found.append(replace(span, lane=lane))
-                break
-        else:
-            hidden += 1
-    return sorted(found, key=lambda span: span.entry.version), hidden
+        if not columns[end].earlier:
+            spans[entry.version] = _span(entry, start, end, len(columns))
+    pitch = pitch_of(len(columns))
+    lanes = lanes_of(((span.entry, span.room(pitch)) for span in spans.values()), MOST_LANES)
+    found = [replace(spans[entry.version], lane=lane) for entry, lane in lanes]
+    return sorted(found, key=lambda span: span.entry.version), len(works) - len(found)
 
 
 def _span(entry: HistoryEntry, start: int, end: int, columns: int) -> OperationSpan:
     pitch = pitch_of(columns)
-    label = clean(author_name(entry), LONGEST_LABEL)
+    label = clean(entry.author, LONGEST_LABEL)
     long = (len(label) * GLYPH + 26) / pitch
     if long <= end - start:
         return OperationSpan(entry, start, end, label, LabelPosition.INSIDE)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from html import escape
 
-from tandem.cli.history import phrases
 from tandem.cli.history.model import CommitEffect, ConcurrentCommit, EntryKind, HistoryEntry
 from tandem.cli.history.scene import (
     GLYPH,
@@ -232,7 +231,7 @@ class Drawing:
     def arrow(self, span: OperationSpan, at: int, mets: list[ConcurrentCommit]) -> None:
         x, y = self.x(at), self.lane_y(span.lane)
         top = self.source_y(mets[0].version) + 8
-        title = "\n".join(phrases.conflict_phrase(met) for met in mets)
+        title = "\n".join(met.phrase for met in mets)
         down = top < y
         tip = y - 10 if down else y + 10
         if not down:
@@ -362,9 +361,9 @@ def _title(entries: list[HistoryEntry]) -> str:
     if len(entries) > 1:
         return f"{len(entries):,} commits, versions {entries[0].version} to {entries[-1].version}"
     entry = entries[0]
-    author = phrases.author_name(entry)
+    author = entry.author
     label = f"version {entry.version}: {entry.operation or 'no operation'} by {author}"
-    return "\n".join(filter(None, [label, phrases.rows(entry), phrases.files(entry)]))
+    return "\n".join(filter(None, [label, entry.rows_text, entry.files_text]))
 
 
 def _band_title(band: SegmentBand) -> str:

@@ -3,16 +3,15 @@
 Acts as the user, with the user's permissions: never reads a Secret, never connects to etcd, to a
 table's store or (except for logs, health and metrics, through the API server) to a pod.
 
-    main            the entry point
-    flags           kubectl's own flags
-    access          the API server, as the user
-    names           kinds and names
-    read_commands   commands that only read
-    write_commands  commands that change a resource
-    plan            `plan`
-    queries         lists of resources
-    report          `report`: a bundle for support
-    complete        the completion binary
-    completion      completions
-    output          package: what is printed
+    main        the entry point
+    arguments   kubectl's own options, and names of resources
+    access      the API server, as the user, and lists of resources
+    commands    commands that read, and those that change a resource
+    plan        `plan`
+    report      `report`: a bundle for support
+    redact      removes secrets from it
+    overview    tables and operations, problems first
+    render      what is printed
+    complete    the completion binary
+    completion  completions
 """

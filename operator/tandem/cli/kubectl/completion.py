@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from tandem.cli.kubectl.flags import Flags
+from tandem.cli.kubectl.arguments import Flags, kind_of, short_name
 
 _PATIENCE = "2s"
 
@@ -20,16 +20,15 @@ def tables(typed: typer.Context, incomplete: str) -> list[str]:
 
 def operations(typed: typer.Context, incomplete: str) -> list[str]:
     """`tcomp/`, and then the names of existing operations."""
-    from tandem.cli.kubectl import names
     from tandem.errors import InvalidSpec
     from tandem.spec.common import OPERATIONS
 
     word, slash, _ = incomplete.partition("/")
     if not slash:
-        words = [word_ for kind in sorted(OPERATIONS) for word_ in (kind, names.short(kind))]
+        words = [word_ for kind in sorted(OPERATIONS) for word_ in (kind, short_name(kind))]
         return [f"{word_}/" for word_ in words if word_.startswith(word)]
     try:
-        kind = names.kind_of(word)
+        kind = kind_of(word)
     except InvalidSpec:
         return []
     found = [f"{word}/{name}" for name in _names(typed, kind)]

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from tandem.cli.errors import errors_to_exit
+from tandem.cli.errors import Exit
 from tandem.cli.kubectl import completion
-from tandem.cli.kubectl.flags import Flags, connected
+from tandem.cli.kubectl.arguments import Flags, connected, parse_table
+from tandem.cli.options import option
 from tandem.cli.output import Output, OutputOption, prepare_streams
 
 _HELP = """Inspect and control Tandem's operations on Delta Lake tables.
@@ -64,35 +65,34 @@ def _seconds(option: str, text: str | None) -> float | None:
 
 @app.callback()
 @connected(root=True)
-def common(flags: Flags) -> None:
-    pass  # options before the command are kept for it
+def common(_: Flags) -> Exit:
+    raise AssertionError("options before the command are kept for it")
 
 
 @app.command()
 @connected(everywhere=True)
 def status(
     flags: Flags,
+    *,
     name: TableName = None,
     output: OutputOption = Output.TABLE,
-    watch: Annotated[
-        bool, typer.Option("-w", "--watch", help="Update it as it changes, until Ctrl-C.")
-    ] = False,
-) -> None:
+    watch: bool = option(False, "Update it as it changes, until Ctrl-C.", "-w", "--watch"),
+) -> Exit:
     """Show the state of tables, problems first.
 
     Problems with what to do about them; for each table its size, the running and waiting
     operations, the next automatic compaction, and the operations that ended last.
     """
-    with errors_to_exit():
-        from tandem.cli.kubectl import names, read_commands
+    from tandem.cli.kubectl import commands
 
-        raise typer.Exit(read_commands.status(flags, names.table(name), output=output, watch=watch))
+    return commands.status(flags, parse_table(name), output=output, watch=watch)
 
 
 @app.command()
 @connected()
 def plan(
     flags: Flags,
+    *,
     resources: Annotated[
         list[str] | None,
         typer.Argument(
@@ -101,19 +101,15 @@ def plan(
             autocompletion=completion.operations,
         ),
     ] = None,
-    files: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-f",
-            "--filename",
-            help="File or folder of operations, or - for standard input; repeatable.",
-        ),
-    ] = None,
+    files: list[str] | None = option(
+        None,
+        "File or folder of operations, or - for standard input; repeatable.",
+        "-f",
+        "--filename",
+    ),
     output: OutputOption = Output.TABLE,
-    wait: Annotated[
-        str, typer.Option("--wait", metavar="DURATION", help="Timeout for the plan.")
-    ] = "60s",
-) -> None:
+    wait: str = option("60s", "Timeout for the plan.", metavar="DURATION"),
+) -> Exit:
     """Show what operations would do; change nothing.
 
     Shows what they would read, write and cost now, and the operations that they would wait for.
@@ -124,156 +120,139 @@ def plan(
     Exit code: 0 all can be done, 1 some would fail or were not planned in time, 2 the input is
     wrong, 130 interrupted.
     """
-    with errors_to_exit():
-        from tandem.cli.kubectl import plan as plan_
+    from tandem.cli.kubectl import plan as plan_
 
-        code = plan_.plan(
-            flags,
-            files or [],
-            resources or [],
-            output=output,
-            wait_s=_seconds("--wait", wait) or 0.0,
-        )
-        raise typer.Exit(code)
+    return plan_.plan(
+        flags,
+        files or [],
+        resources or [],
+        output=output,
+        wait_s=_seconds("--wait", wait) or 0.0,
+    )
 
 
 @app.command()
 @connected(everywhere=True)
-def locks(flags: Flags, name: TableName = None, output: OutputOption = Output.TABLE) -> None:
+def locks(flags: Flags, *, name: TableName = None, output: OutputOption = Output.TABLE) -> Exit:
     """Show which operations hold segments, and which wait for them."""
-    with errors_to_exit():
-        from tandem.cli.kubectl import names, read_commands
+    from tandem.cli.kubectl import commands
 
-        raise typer.Exit(read_commands.locks(flags, names.table(name), output=output))
+    return commands.locks(flags, parse_table(name), output=output)
 
 
 @app.command()
 @connected()
 def history(
     flags: Flags,
+    *,
     name: Annotated[
         str,
         typer.Argument(metavar="TABLE", help="A LakeTable.", autocompletion=completion.tables),
     ],
     output: OutputOption = Output.TABLE,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="Maximum number of lines.")] = 30,
-) -> None:
+    limit: int = option(30, "Maximum number of lines.", min=1),
+) -> Exit:
     """Show what happened on a table, newest first.
 
     Lists operations and events that the cluster still has. Commits of other writers are in the
     table's log: `tandem history LOCATION`.
     """
-    with errors_to_exit():
-        from tandem.cli.kubectl import names, read_commands
+    from tandem.cli.kubectl import commands
 
-        table = names.table(name) or name
-        raise typer.Exit(read_commands.history(flags, table, output=output, limit=limit))
+    table = parse_table(name) or name
+    return commands.history(flags, table, output=output, limit=limit)
 
 
 @app.command()
 @connected(everywhere=True)
 def report(
     flags: Flags,
+    *,
     name: TableName = None,
-    file: Annotated[
-        Path | None,
-        typer.Option("-f", "--filename", help="Output file, instead of standard output."),
-    ] = None,
-    redact_statements: Annotated[
-        bool,
-        typer.Option("--redact-statements", help="Remove statements and conditions, too."),
-    ] = False,
-    log_lines: Annotated[
-        int, typer.Option("--log-lines", min=0, help="Lines from the end of each log; 0: no logs.")
-    ] = 500,
-) -> None:
+    file: Path | None = option(
+        None, "Output file, instead of standard output.", "-f", "--filename"
+    ),
+    redact_statements: bool = option(False, "Remove statements and conditions, too."),
+    log_lines: int = option(500, "Lines from the end of each log; 0: no logs.", min=0),
+) -> Exit:
     """Write a bundle for a bug report.
 
     A tar.gz of resources, events, jobs, states of pods, logs and metrics, as far as you may
     read them. Secrets are never read; values that may contain one are removed. Its manifest.json
     lists what is in it, and what is missing and why. Check the bundle before you send it.
     """
-    with errors_to_exit():
-        from tandem.cli.kubectl import names
-        from tandem.cli.kubectl import report as report_
+    from tandem.cli.kubectl import report as report_
 
-        code = report_.report(
-            flags,
-            names.table(name),
-            file=file,
-            redact_statements=redact_statements,
-            log_lines=log_lines,
-        )
-        raise typer.Exit(code)
+    return report_.report(
+        flags,
+        parse_table(name),
+        file=file,
+        redact_statements=redact_statements,
+        log_lines=log_lines,
+    )
 
 
 @app.command()
 @connected()
 def retry(
     flags: Flags,
+    *,
     resource: OperationName,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended.")] = False,
+    wait: bool = option(False, "Wait until it has ended."),
     timeout: Timeout = None,
-) -> None:
+) -> Exit:
     """Run a failed operation once more."""
-    with errors_to_exit():
-        from tandem.cli.kubectl import write_commands
+    from tandem.cli.kubectl import commands
 
-        timeout_s = _seconds("--timeout", timeout)
-        raise typer.Exit(write_commands.retry(flags, resource, wait=wait, timeout_s=timeout_s))
+    timeout_s = _seconds("--timeout", timeout)
+    return commands.retry(flags, resource, wait=wait, timeout_s=timeout_s)
 
 
 @app.command()
 @connected()
-def suspend(flags: Flags, resource: OperationName) -> None:
+def suspend(flags: Flags, *, resource: OperationName) -> Exit:
     """Suspend an operation.
 
     Its job ends, and none of its changes becomes visible.
     """
-    with errors_to_exit():
-        from tandem.cli.kubectl import write_commands
+    from tandem.cli.kubectl import commands
 
-        raise typer.Exit(write_commands.suspend(flags, resource, wanted=True))
+    return commands.suspend(flags, resource, wanted=True)
 
 
 @app.command()
 @connected()
-def resume(flags: Flags, resource: OperationName) -> None:
+def resume(flags: Flags, *, resource: OperationName) -> Exit:
     """Resume a suspended operation.
 
     Its job starts again.
     """
-    with errors_to_exit():
-        from tandem.cli.kubectl import write_commands
+    from tandem.cli.kubectl import commands
 
-        raise typer.Exit(write_commands.suspend(flags, resource, wanted=False))
+    return commands.suspend(flags, resource, wanted=False)
 
 
 @app.command()
 @connected()
-def wait(flags: Flags, resource: OperationName, timeout: Timeout = None) -> None:
+def wait(flags: Flags, *, resource: OperationName, timeout: Timeout = None) -> Exit:
     """Wait until an operation has ended.
 
     It also returns after a failure, unlike `kubectl wait --for=condition=Succeeded`.
 
     Exit code: 0 it succeeded, 1 it failed or has not ended in time.
     """
-    with errors_to_exit():
-        from tandem.cli.kubectl import write_commands
+    from tandem.cli.kubectl import commands
 
-        raise typer.Exit(
-            write_commands.wait(flags, resource, timeout_s=_seconds("--timeout", timeout))
-        )
+    return commands.wait(flags, resource, timeout_s=_seconds("--timeout", timeout))
 
 
 @app.command()
 @connected()
-def version(flags: Flags, output: OutputOption = Output.TABLE) -> None:
+def version(flags: Flags, *, output: OutputOption = Output.TABLE) -> Exit:
     """Show the versions of plugin, operator and kinds."""
-    with errors_to_exit():
-        from tandem.cli.kubectl import read_commands
+    from tandem.cli.kubectl import commands
 
-        raise typer.Exit(read_commands.version(flags, output=output))
+    return commands.version(flags, output=output)
 
 
 def main() -> None:

@@ -16,13 +16,13 @@ from tandem.cli import output as output_
 from tandem.cli import plan_report
 from tandem.cli.errors import Exit, say
 from tandem.cli.kubectl import access as access_
-from tandem.cli.kubectl import names, queries
 from tandem.cli.kubectl.access import Access
-from tandem.cli.kubectl.flags import Flags
-from tandem.cli.kubectl.output.overview import condition_message, reason_of
-from tandem.cli.kubectl.output.render import ago, plain, shown, time_text
-from tandem.cli.kubectl.read_commands import now_ms
+from tandem.cli.kubectl.arguments import Flags, parse_resource
+from tandem.cli.kubectl.commands import now_ms
+from tandem.cli.kubectl.overview import condition_message, reason_of
+from tandem.cli.kubectl.render import ago, plain, shown, time_text
 from tandem.cli.output import Output, print_data
+from tandem.cli.report import file_count
 from tandem.errors import InvalidSpec, ReferenceNotFound, TandemError
 from tandem.json_types import Json
 from tandem.kube.client.resources import TABLE_KIND, path, spec_of, status_of
@@ -114,16 +114,18 @@ def expected(
         if not (common or unnamed):
             continue
         means = "rows" if beside is Compatibility.ROWS else "waits"
-        found.append(
-            {
-                "operation": lock["operation"],
-                "means": means if common else "perhaps",
-                "state": lock.get("state"),
-                "since": lock.get("since"),
-                "segments": sorted(common),
-            }
-        )
+        found.append(_conflict(lock, means if common else "perhaps", sorted(common)))
     return found
+
+
+def _conflict(lock: Mapping[str, Any], means: str, segments: Sequence[str]) -> Json:
+    return {
+        "operation": lock["operation"],
+        "means": means,
+        "state": lock.get("state"),
+        "since": lock.get("since"),
+        "segments": segments,
+    }
 
 
 def _expected_of_log(
@@ -151,17 +153,8 @@ def _expected_of_log(
             if any(int(name.removeprefix(LOG_INSTANT)) in each for each in runs)
         }
         if common or (theirs and (cut or lock.get("more"))):
-            found.append(
-                {
-                    "operation": lock["operation"],
-                    "means": "waits" if common else "perhaps",
-                    "state": lock.get("state"),
-                    "since": lock.get("since"),
-                    "segments": sorted(
-                        common, key=lambda name: int(name.removeprefix(LOG_INSTANT))
-                    ),
-                }
-            )
+            ordered = sorted(common, key=lambda name: int(name.removeprefix(LOG_INSTANT)))
+            found.append(_conflict(lock, "waits" if common else "perhaps", ordered))
     return found
 
 
@@ -199,7 +192,7 @@ def plan(
             expected="-f FILE, or KIND/NAME of an existing resource",
         )
     loaded = load_all(files, references=False) if files else []
-    named = [names.resource(text) for text in resources]
+    named = [parse_resource(text) for text in resources]
 
     async def work(access: Access) -> Exit:
         requests = []
@@ -282,7 +275,7 @@ async def _plan_one(
         await asyncio.sleep(_POLL_S)
     reference = (spec_of(found).get("tableRef") or {}).get("name", "")
     try:
-        (table,) = await queries.tables(Access(access.api, request.namespace), str(reference))
+        (table,) = await access_.tables(Access(access.api, request.namespace), str(reference))
     except TandemError:
         return  # then there is no plan, and the message says why
     locks = status_of(table).get("locks") or ()
@@ -354,13 +347,13 @@ def _lines(request: PlanRequest) -> list[tuple[str, str]]:
     segments = _some(found.get("segments") or ())
     if found.get("outputs"):
         segments += f" → {_some(found['outputs'])}"
-    output = "" if found.get("outputFiles") is None else _files(found["outputFiles"])
+    output = "" if found.get("outputFiles") is None else file_count(found["outputFiles"])
     if output and found.get("outputBytes") is not None:
         output += f", about {human_bytes(found['outputBytes'])}"
     return [
         ("statement", plan_report.clause_by_clause(str(found.get("statement") or ""))),
         *plan_report.lines_of(request.kind, request.spec),
-        ("reads", f"version {found.get('readVersion')}: {_files(found.get('inputs', 0))}, "
+        ("reads", f"version {found.get('readVersion')}: {file_count(found.get('inputs', 0))}, "
                   f"{human_bytes(found.get('inputBytes', 0))}"),
         ("segments", segments),
         ("instants", _some(found.get("instants") or ())),
@@ -368,10 +361,6 @@ def _lines(request: PlanRequest) -> list[tuple[str, str]]:
         ("copies", str(found.get("copies") or "")),
         ("meets", "\n".join(_meets(conflict) for conflict in request.conflicts) or "nothing"),
     ]  # fmt: skip
-
-
-def _files(count: int) -> str:
-    return "1 file" if count == 1 else f"{count} files"
 
 
 def _some(items: Sequence[Any], limit: int = 6) -> str:

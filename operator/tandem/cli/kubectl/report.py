@@ -24,12 +24,11 @@ import yaml
 import tandem
 from tandem.cli.errors import Exit, say
 from tandem.cli.kubectl import access as access_
-from tandem.cli.kubectl import queries
 from tandem.cli.kubectl.access import Access
-from tandem.cli.kubectl.flags import Flags
-from tandem.cli.kubectl.output.overview import id_of, namespace_of
-from tandem.cli.kubectl.output.redact import Redactor
-from tandem.cli.kubectl.read_commands import now_ms
+from tandem.cli.kubectl.arguments import Flags
+from tandem.cli.kubectl.commands import now_ms
+from tandem.cli.kubectl.overview import id_of, namespace_of
+from tandem.cli.kubectl.redact import Redactor
 from tandem.errors import AccessDenied, InvalidSpec, TandemError
 from tandem.json_types import Json
 from tandem.kube.client.api import ResourcePath
@@ -165,14 +164,14 @@ async def collect(access: Access, bundle: Bundle, table: str | None, log_lines: 
 
 
 async def _resources(access: Access, bundle: Bundle, table: str | None) -> None:
-    tables = await bundle.reading("LakeTables", queries.tables(access, table)) or []
-    pending = queries.operations(access, table, ended_well=True)
+    tables = await bundle.reading("LakeTables", access_.tables(access, table)) or []
+    pending = access_.operations(access, table, ended_well=True)
     operations = await bundle.reading("operations", pending) or []
     operations.sort(key=lambda o: str(o["metadata"].get("creationTimestamp")), reverse=True)
     if len(operations) > _MOST_OPERATIONS:
         left = len(operations) - _MOST_OPERATIONS
         bundle.missing.append({"what": f"{left} operations", "why": "older than the others"})
-    servers = await bundle.reading("IndexServers", queries.index_servers(access)) or []
+    servers = await bundle.reading("IndexServers", access_.index_servers(access)) or []
     for found in [*tables, *servers, *operations[:_MOST_OPERATIONS]]:
         name = f"resources/{namespace_of(found)}/{id_of(found)}.yaml"
         bundle.add(name, bundle.redactor.clean(found))
@@ -283,7 +282,7 @@ def operator_state(pod: Mapping[str, Any], redactor: Redactor) -> Json:
 
 
 async def _operator(access: Access, bundle: Bundle, log_lines: int) -> None:
-    found = await bundle.reading("the operator's pods", queries.operator_pods(access))
+    found = await bundle.reading("the operator's pods", access_.operator_pods(access))
     if found is None:
         return
     pods, where = found
@@ -294,7 +293,7 @@ async def _operator(access: Access, bundle: Bundle, log_lines: int) -> None:
     async def page(pod: Json, name: str) -> None:
         at = _PODS.at(pod["metadata"]["namespace"], pod["metadata"]["name"])
         file = f"operator/{at.name}/{name}.txt"
-        text = await bundle.reading(file, access.from_pod(at, queries.health_port(pod), name))
+        text = await bundle.reading(file, access.from_pod(at, access_.health_port(pod), name))
         if text is not None:
             bundle.add(file, text)
 
@@ -303,7 +302,7 @@ async def _operator(access: Access, bundle: Bundle, log_lines: int) -> None:
         *(page(pod, name) for pod in pods for name in ("healthz", "metrics")),
     )
     for namespace in sorted({pod["metadata"]["namespace"] for pod in pods}):
-        pending = access.list(_DEPLOYMENTS.at(namespace), labels=queries.OPERATOR_LABELS)
+        pending = access.list(_DEPLOYMENTS.at(namespace), labels=access_.OPERATOR_LABELS)
         for deployment in await bundle.reading("the operator's Deployment", pending) or ():
             bundle.add("operator/deployment.yaml", bundle.redactor.clean(deployment))
 

@@ -29,6 +29,7 @@ from tandem.errors import (
 from tandem.jobs.formats import JobSpec, SourceJob
 from tandem.operations.attempt import paths, records
 from tandem.operations.model import SourceAccess, Work
+from tandem.remedies import HEADER_AND_SEP
 from tandem.spark.runtime.listing import FolderColumn, lacking
 from tandem.spark.sources.options import checked, storage_options
 from tandem.spark.sources.text.json_fields import fields_of
@@ -261,7 +262,7 @@ def _check(
             found=f"{', '.join(extra)} in {found.path}",
             expected=", ".join(table.names),
             remedy="Add the columns to the table, or leave them out of the source"
-            + ("; if these are not column names, correct the options header and sep" * csv),
+            + f"; if these are not column names, {HEADER_AND_SEP.in_resource}" * csv,
         )
     for column in found.schema.columns:
         wanted = known[column.name.lower()]

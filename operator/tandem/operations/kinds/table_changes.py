@@ -19,6 +19,7 @@ from tandem.operations.model import Decision, Table, Work
 from tandem.operations.report.explain import of_row_edits
 from tandem.reconcile.rules import Response
 from tandem.reconcile.table_changes import TableState, check_table
+from tandem.remedies import ENABLE_VECTORS
 
 MOST_LOST_EDITS: Final = 5
 """Rounds of edits without progress that end an operation which has no `conflict.maxAttempts`."""
@@ -91,8 +92,8 @@ def require_vectors_or_edits(
         field=field,
         found="delta.enableDeletionVectors is not true, and vectors: Only",
         expected="a table with deletion vectors, or vectors: Auto",
-        remedy="Set enableDeletionVectors: true in the LakeTable (old readers may then refuse the "
-        "table), or vectors: Auto there, which rewrites files instead",
+        remedy=f"{ENABLE_VECTORS.in_resource} (old readers may then refuse the table), or "
+        "vectors: Auto there, which rewrites files instead",
     )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tandem.delta.protocol import is_reserved_column
 from tandem.errors import InvalidSpec, StatementFailed
+from tandem.remedies import HEADER_AND_SEP
 from tandem.spark.runtime.names import quoted_identifier
 from tandem.spark.sources.char_types import bounded_text
 from tandem.spark.sources.text_casts import value_or_error, with_keys
@@ -91,7 +92,7 @@ def check_columns(
                     found=", ".join(extra),
                     expected=", ".join(above + name for name in wanted.names),
                     remedy="Add the columns to the table, or leave them out of the source; "
-                    "if these are not column names, correct the options header and sep"
+                    f"if these are not column names, {HEADER_AND_SEP.in_resource}"
                     if csv
                     else "Add the columns to the table, or leave them out of the source",
                 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tandem.errors import InvalidSpec, StatementFailed
 from tandem.jobs.formats import MergeJob
+from tandem.remedies import HEADER, NO_HEADER
 from tandem.spark.runtime.control import Control
 from tandem.spark.runtime.listing import (
     FolderColumn,
@@ -35,8 +36,6 @@ from tandem.spark.sources.text_casts import cast_texts
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructType
-
-_SET_HEADER = 'set header: "true"'
 
 
 def read_csv(
@@ -108,7 +107,7 @@ def csv_columns(
             field=f"{field}.options.header",
             found=len(first),
             expected=str(len(table)),
-            remedy=f"If the first line names the columns, {_SET_HEADER}",
+            remedy=f"If the first line names the columns, {HEADER.in_resource}",
         )
     if "header" not in options and _names_columns(first, table):
         raise InvalidSpec(
@@ -117,7 +116,8 @@ def csv_columns(
             field=f"{field}.options.header",
             found=", ".join(str(value) for value in first)[:300],
             expected="the option header",
-            remedy=f'If the first line names the columns, {_SET_HEADER}; if not, header: "false"',
+            remedy=f"If the first line names the columns, {HEADER.in_resource}; "
+            f"{NO_HEADER.in_resource}",
         )
     return tuple(table), 0
 

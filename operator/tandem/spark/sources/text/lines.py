@@ -17,6 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from tandem.delta.datafiles.file_errors import missing
 from tandem.errors import ObjectNotFound, SourceUnreadable, StatementFailed
 from tandem.jobs.formats import Format
+from tandem.remedies import ENCODING
 from tandem.spark.runtime.datasource import get_work
 from tandem.spark.runtime.input_splits import TaskSplits, task_splits
 from tandem.storage import Store, open_store
@@ -272,7 +273,7 @@ def _no_text(
         "a source is not text of the expected encoding",
         resource=f"{path}{place}",
         found=f"byte 0x{error.object[error.start]:02x}",
-        expected=f"{encoding}, or another one that options.encoding of the source names",
+        expected=f"{encoding}, {ENCODING.in_resource}",
     )
 
 

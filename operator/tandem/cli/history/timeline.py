@@ -1,18 +1,24 @@
-"""`tandem timeline`: reads the log, and prints a picture, versions, or JSON."""
+"""`tandem timeline`: what a table shows when, as the pictures of the Druid analysis draw it.
+
+Reads the log, and prints a picture, versions, or JSON.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from tandem.cli.commands.arguments import moment_of
 from tandem.cli.errors import Exit, say
+from tandem.cli.history.timeline_model import Picture, PieceState, SegmentLine, newest
 from tandem.cli.output import Output, print_data, terminal_width, write
 from tandem.errors import InvalidSpec
 from tandem.intervals import ALWAYS, TimeInterval
 
 if TYPE_CHECKING:
-    from tandem.cli.commands.tables import Target
-    from tandem.cli.timeline.model import Picture, SegmentChange, VersionLine
+    from tandem.cli.commands.target import Target
+    from tandem.cli.history.timeline_model import Picture, SegmentChange, VersionLine
     from tandem.delta.log.delta_log import DeltaLog
     from tandem.delta.log.snapshot import Snapshot
     from tandem.spec.table import Granularity
@@ -91,30 +97,17 @@ class _Recent:
 
 
 def _window(options: TimelineOptions) -> TimeInterval:
-    from tandem.timeline.chunks import parse_moment
-
-    ends = []
-    for name, text, otherwise in (
-        ("--from", options.first, ALWAYS.start_ms),
-        ("--to", options.before, ALWAYS.end_ms),
-    ):
-        moment = otherwise if text is None else parse_moment(text)
-        if moment is None:
-            raise InvalidSpec(
-                "not a date or a time",
-                resource=name,
-                found=text,
-                expected="2013, 2013-02, 2013-02-01, 2013-02-01T05 or 2013-02-01T05:30:00Z",
-            )
-        ends.append(moment)
-    if ends[0] >= ends[1]:
+    first, before = options.first, options.before
+    start = ALWAYS.start_ms if first is None else moment_of(first, "--from")
+    end = ALWAYS.end_ms if before is None else moment_of(before, "--to")
+    if start >= end:
         raise InvalidSpec(
             "the interval is empty",
             resource="--to",
-            found=options.before,
-            expected=f"a moment after {options.first}",
+            found=before,
+            expected=f"a moment after {first}",
         )
-    return TimeInterval(*ends)
+    return TimeInterval(start, end)
 
 
 def _time_column(table: Target, snapshot: Snapshot, options: TimelineOptions) -> TimeColumn | None:
@@ -159,8 +152,7 @@ def _granularity(text: str) -> Granularity:
 
 
 def _print_picture(recent: _Recent, window: TimeInterval, output: Output) -> None:
-    from tandem.cli.timeline.drawing import MOST_LINES, draw
-    from tandem.cli.timeline.model import picture
+    from tandem.cli.history.timeline_model import picture
     from tandem.text import counted
 
     files, gone = recent.files()
@@ -185,7 +177,7 @@ def _print_picture(recent: _Recent, window: TimeInterval, output: Output) -> Non
 
 
 def _print_changes(recent: _Recent, window: TimeInterval, output: Output) -> None:
-    from tandem.cli.timeline.model import VersionLine, version_lines, version_text
+    from tandem.cli.history.timeline_model import VersionLine, version_lines, version_text
     from tandem.timeline.working_set import live_files
 
     base = recent.base()
@@ -202,7 +194,7 @@ def _print_changes(recent: _Recent, window: TimeInterval, output: Output) -> Non
 
 
 def _label(time: TimeColumn | None, interval: TimeInterval) -> str:
-    from tandem.cli.timeline.model import short
+    from tandem.cli.history.timeline_model import short
     from tandem.timeline.chunks import is_one_chunk, label
 
     if interval == ALWAYS:
@@ -271,3 +263,110 @@ def _change_data(change: SegmentChange) -> dict[str, Any]:
         "rowsMasked": change.rows_masked,
         "rowsRestored": change.rows_restored,
     }
+
+
+# A picture of segments over time, in the style of the Druid analysis.
+#
+# |----------|nnnnnnnnnn|----------| 12 (v44)       `-` visible, `n` masked
+# |xxxxxxxxxx|xxxxxxxxxx|xxxxxxxxxx| 3 (v2 to v44)  `x` hidden: its files were removed
+# |..........|..........|..........|
+# 2013-03-02 2013-03-03 2013-03-04
+#
+# Each column is a chunk, a hole, or a part of a chunk if masks or shorter chunks divide it. Where a
+# file covers several columns there is no border between them.
+
+
+MOST_LINES = 40
+"""Segments that are drawn, the newest ones."""
+WIDEST_CELL = 20
+_MARKS = {PieceState.VISIBLE: "-", PieceState.MASKED: "n", PieceState.HIDDEN: "x"}
+
+
+def draw(shown: Picture, width: int, label: Callable[[TimeInterval], str]) -> list[str]:
+    """The lines of the picture, each at most so wide unless there is no room for names.
+
+    Args:
+        label: the name of a column.
+    """
+    shown = newest(shown, MOST_LINES)
+    lines = shown.lines
+    if not lines:
+        return []
+    names = [_name(line) for line in lines]
+    cells = shown.cells
+    room = max(8, width - max(map(len, names)) - 2)
+    columns = _columns(cells, (room - 1) // 2)
+    labels = [label(each) for each in columns]
+    fit = (room - 1) // len(columns) - 1
+    cell = max(1, min(fit, WIDEST_CELL, max(map(len, labels))))
+    drawn = [f"{_bar(line, columns, cell)} {name}" for line, name in zip(lines, names, strict=True)]
+    return [*drawn, *_axis(shown, columns, labels, cell)]
+
+
+def _name(line: SegmentLine) -> str:
+    if line.removed is not None:
+        began = "" if line.added is None else f"v{line.added} "
+        return f"{line.name} ({began}to v{line.removed})"
+    return line.name if line.added is None else f"{line.name} (v{line.added})"
+
+
+def _columns(cells: Sequence[TimeInterval], most: int) -> list[TimeInterval]:
+    """The cells, or where they are too many, some of them together."""
+    timed = [cell for cell in cells if cell != ALWAYS]
+    rest = [cell for cell in cells if cell == ALWAYS]
+    size = -(-len(timed) // max(1, most - len(rest))) or 1
+    together = [timed[at : at + size] for at in range(0, len(timed), size)]
+    return [TimeInterval(part[0].start_ms, part[-1].end_ms) for part in together] + rest
+
+
+def _bar(line: SegmentLine, columns: Sequence[TimeInterval], cell: int) -> str:
+    marks = [_mark(line, column) for column in columns]
+    text = [" " if marks[0] == " " else "|"]
+    for at, mark in enumerate(marks):
+        text.append(mark * cell)
+        after = marks[at + 1] if at + 1 < len(marks) else " "
+        if mark == after and mark != " " and _joined(line, columns[at], columns[at + 1], mark):
+            text.append(mark)
+        else:
+            text.append(" " if mark == after == " " else "|")
+    return "".join(text)
+
+
+def _mark(line: SegmentLine, column: TimeInterval) -> str:
+    states = {piece.state for piece in line.pieces if _in(piece.interval, column)}
+    return next((_MARKS[state] for state in PieceState if state in states), " ")
+
+
+def _joined(line: SegmentLine, one: TimeInterval, next_: TimeInterval, mark: str) -> bool:
+    """Whether one piece covers both columns."""
+    return any(
+        _in(piece.interval, one) and _in(piece.interval, next_)
+        for piece in line.pieces
+        if _MARKS[piece.state] == mark
+    )
+
+
+def _in(interval: TimeInterval, column: TimeInterval) -> bool:
+    if ALWAYS in (interval, column):
+        return interval == column
+    return interval.overlaps(column)
+
+
+def _axis(
+    shown: Picture, columns: Sequence[TimeInterval], labels: Sequence[str], cell: int
+) -> list[str]:
+    """The line of cells, with gaps for holes, and the labels below for which there is room."""
+    dots = [" " if _is_hole(shown, column) else "." for column in columns]
+    text, end = "", 0
+    for at, each in enumerate(labels):
+        start = at * (cell + 1)
+        if start >= end:
+            text = text.ljust(start) + each
+            end = len(text) + 1
+    return ["|" + "|".join(dot * cell for dot in dots) + "|", text]
+
+
+def _is_hole(shown: Picture, column: TimeInterval) -> bool:
+    return any(
+        hole.start_ms <= column.start_ms and column.end_ms <= hole.end_ms for hole in shown.holes
+    )

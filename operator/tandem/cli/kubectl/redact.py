@@ -9,7 +9,7 @@ A value removed in one place is removed everywhere else, logs included.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tandem.spark.runtime.session import session_conf
@@ -159,7 +159,7 @@ class Redactor:
         if isinstance(value, Mapping):
             keep = _KEEP_MAPPING.get(name)
             if keep is not None:
-                return {k: self._kept(v, keep=keep(k, v)) for k, v in value.items()}
+                return {k: self._kept(v, keep=keep(k)) for k, v in value.items()}
         is_statement = name in _STATEMENTS or parent in _EXPRESSIONS
         if self._statements and is_statement and value is not None:
             return self._remove(value)
@@ -190,35 +190,23 @@ class Redactor:
             self._is_job = False
 
 
-def _keep_setting(key: str, _value: Any) -> bool:
-    return key in session_conf()
-
-
-def _keep_option(key: str, _value: Any) -> bool:
-    return key.lower() in _KEEP_OPTIONS
-
-
-def _keep_label(key: str, _value: Any) -> bool:
+def _is_known_label(key: str) -> bool:
     return key.startswith(_KEEP_LABELS)
 
 
-def _keep_property(key: str, _value: Any) -> bool:
-    return key.startswith("delta.")
-
-
-def _keep_none(_key: str, _value: Any) -> bool:
+def _is_none(_key: str) -> bool:
     return False
 
 
-_KEEP_MAPPING: Final = {
-    "annotations": _keep_none,
-    "labels": _keep_label,
-    "matchLabels": _keep_label,
-    "nodeSelector": _keep_label,
-    "sparkConf": _keep_setting,
-    "hadoopConf": _keep_none,
-    "envVars": _keep_none,
-    "options": _keep_option,
-    "properties": _keep_property,
+_KEEP_MAPPING: Final[Mapping[str, Callable[[str], bool]]] = {
+    "annotations": _is_none,
+    "labels": _is_known_label,
+    "matchLabels": _is_known_label,
+    "nodeSelector": _is_known_label,
+    "sparkConf": lambda key: key in session_conf(),
+    "hadoopConf": _is_none,
+    "envVars": _is_none,
+    "options": lambda key: key.lower() in _KEEP_OPTIONS,
+    "properties": lambda key: key.startswith("delta."),
 }
 """Mappings whose values people choose freely, and which of them stay though they are texts."""

@@ -1,21 +1,24 @@
 """What commands find as a terminal shows it. Pure but for `shown`: gives what rich prints; colours
-come only where rich sees a terminal."""
+come only where rich sees a terminal.
+"""
 
 from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tandem.cli.kubectl.output.overview import milliseconds
+from tandem.cli.kubectl.overview import condition_message, milliseconds
 from tandem.cli.output import PIPE_WIDTH, table_of, write
 from tandem.json_types import JsonMapping
+from tandem.kube.client.resources import status_of
 from tandem.operations.report.status import duration_in_words
-from tandem.text import human_bytes
+from tandem.text import counted, human_bytes
 
 _BAR = 20
 _LOCKED = 4
@@ -140,10 +143,13 @@ def _servers(servers: Sequence[JsonMapping], namespaces: bool) -> Table:
             ]
         )
     names = ["index server", "health", "tables", "not served", "held", "limit", "evictions"]
-    found = table_of(names, rows)
-    for line, server in zip(found.rows, servers, strict=True):
-        line.style = _HEALTH.get(server["health"])
-    return found
+    return _coloured(table_of(names, rows), servers)
+
+
+def _coloured(table: Table, items: Sequence[JsonMapping]) -> Table:
+    for line, item in zip(table.rows, items, strict=True):
+        line.style = _HEALTH.get(item["health"])
+    return table
 
 
 def _tables(tables: Sequence[JsonMapping], namespaces: bool) -> Table:
@@ -162,10 +168,7 @@ def _tables(tables: Sequence[JsonMapping], namespaces: bool) -> Table:
             ]
         )
     names = ["table", "health", "version", "segments", "files", "small", "size", "rows", "deleted"]
-    found = table_of([*names, "running", "waiting"], rows)
-    for line, table in zip(found.rows, tables, strict=True):
-        line.style = _HEALTH.get(table["health"])
-    return found
+    return _coloured(table_of([*names, "running", "waiting"], rows), tables)
 
 
 def _happens(tables: Sequence[JsonMapping], now_ms: int, namespaces: bool) -> list[RenderableType]:
@@ -291,3 +294,39 @@ def history(rows: Sequence[JsonMapping]) -> Table:
         for row in rows
     ]
     return table_of(["time (UTC)", "resource", "what", "version", "did"], cells)
+
+
+# What an operation did, in a line. Pure.
+
+
+def result_line(operation: Mapping[str, Any]) -> str | None:
+    """`20 files (1.0 MiB) → 1 (1.0 MiB), 4,971 rows updated, segments 0.1`; of a failure, why."""
+    status = status_of(operation)
+    result = status.get("result") or {}
+    if not result:
+        return condition_message(operation) or None
+    parts = []
+    removed, added = result.get("filesRemoved") or 0, result.get("filesAdded") or 0
+    if removed or added:
+        what = "files" if result.get("blocksIn") is None else "blocks"
+        files = f"{removed} {what} ({human_bytes(result.get('bytesRemoved') or 0)})"
+        parts.append(f"{files} → {added} ({human_bytes(result.get('bytesAdded') or 0)})")
+    if marked := result.get("filesMarked"):
+        parts.append(f"{counted(marked, 'file')} marked")
+    rows = result.get("rowsAffected") or {}
+    parts += [
+        f"{rows[what]:,} rows {what}"
+        for what in ("updated", "deleted", "inserted", "upserted")
+        if rows.get(what)
+    ]
+    reconciled = result.get("reconciled") or {}
+    met = result.get("summary")
+    if isinstance(met, list):
+        # The first only counts commits.
+        parts += [str(sentence) for sentence in met[1:]]
+    elif reconciled.get("deletesRemapped"):  # of an operator before there were sentences
+        parts.append(f"{reconciled['deletesRemapped']:,} deletes replayed")
+    for what in ("segments", "instants"):
+        if names := result.get(what):
+            parts.append(f"{what} " + ", ".join(str(name) for name in names[:6]))
+    return ", ".join(parts) or condition_message(operation) or None

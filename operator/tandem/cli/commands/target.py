@@ -1,0 +1,174 @@
+"""The table that a command is about: as a location, or as the name of a LakeTable in files."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from pydantic import TypeAdapter, ValidationError
+
+from tandem.errors import InvalidSpec, ReferenceNotFound
+from tandem.spec import LakeTable, load
+from tandem.spec.fields import Location
+from tandem.storage.paths import without_userinfo
+
+if TYPE_CHECKING:
+    from tandem.delta.log.delta_log import DeltaLog
+    from tandem.delta.log.snapshot import Snapshot
+    from tandem.index.library import IndexReader
+    from tandem.storage.store import Store
+    from tandem.timeline.chunks import TimeColumn
+
+
+class Target:
+    """A table as given on the command line: by its location, or by the name of a LakeTable in the
+    given files. `clone_sources`: of a shallow clone, those of the LakeTable among them."""
+
+    def __init__(
+        self,
+        location: str,
+        table: LakeTable | None,
+        options: dict[str, str],
+        clone_sources: tuple[str, ...] = (),
+    ) -> None:
+        self.location = location
+        self.table = table
+        self.options = options
+        self.clone_sources = clone_sources
+
+    def open(self) -> Store:
+        from tandem.storage import open_store
+
+        return open_store(self.location, self.options, allowed_prefixes=self.clone_sources)
+
+    def log(self) -> DeltaLog:
+        from tandem.delta.log.delta_log import DeltaLog
+
+        return DeltaLog(self.open())
+
+    @property
+    def has_server(self) -> bool:
+        """Whether its LakeTable names an index server."""
+        from tandem.index.server.lake_table import server_of
+
+        return self.table is not None and server_of(self.table) is not None
+
+    def index(self, *, base: bool = False) -> IndexReader:
+        """Its index: that of the server that its LakeTable names, if there is one. Raises: as
+        `open_index`."""
+        from tandem.index import TableIndex
+        from tandem.index.server.lake_table import index_of
+
+        if self.table is None or not self.has_server:
+            return TableIndex(self.log(), base=base)
+        return index_of(self.table, self.options, base=base)
+
+    def time_column(self, snapshot: Snapshot) -> TimeColumn | None:
+        """The table's time column, as planning uses it."""
+        from tandem.operations.kinds.time_column import time_column
+
+        return time_column(self.table, snapshot)
+
+
+def target(
+    location_or_name: str,
+    files: Sequence[str] = (),
+    options: Sequence[str] = (),
+    clone_sources: Sequence[str] = (),
+) -> Target:
+    """Find the table of an argument.
+
+    Args:
+        location_or_name: a URL, a path, or with `files` the name of a LakeTable in them.
+        files: resources (`-f`).
+        options: `key=value` of the object store, in addition to those of the LakeTable.
+        clone_sources: locations, in addition to those of the LakeTable.
+
+    Raises:
+        InvalidSpec, ReferenceNotFound
+    """
+    given = dict(key_and_value(text, "--option") for text in options)
+    sources = tuple(as_location(text) for text in clone_sources)
+    if files:
+        tables = [resource for resource in load(files) if isinstance(resource, LakeTable)]
+        for table in tables:
+            if location_or_name in (table.name, f"LakeTable/{table.name}", table.spec.location):
+                storage = table.spec.storage
+                every = tuple(dict.fromkeys((*storage.clone_sources, *sources)))
+                return Target(table.spec.location, table, {**storage.options, **given}, every)
+        if "://" not in location_or_name and "/" not in location_or_name:
+            raise ReferenceNotFound(
+                "no LakeTable of this name in the files",
+                resource=location_or_name,
+                expected="one of " + ", ".join(table.name for table in tables),
+            )
+    return Target(as_location(location_or_name), None, given, sources)
+
+
+_ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(/[^/].*)", re.DOTALL)
+"""`file:/data/t`, as Hadoop prints locations."""
+
+
+def as_location(text: str) -> str:
+    """A URL as it is, a local path as a `file` URL; a path may begin with `~/`, which shells do not
+    replace in `--from=~/t`. Raises `InvalidSpec`."""
+    if "://" not in text:
+        if not text:
+            raise InvalidSpec(
+                "the location is empty",
+                found="''",
+                expected="file:///path, s3://bucket/path or a path",
+                remedy="If it comes from a variable, set the variable",
+            )
+        if (hadoop := _ONE_SLASH.fullmatch(text)) and not Path(text).exists():
+            raise InvalidSpec(
+                "a URL needs two slashes after its scheme",
+                resource=text,
+                expected=f"{hadoop[1]}://{hadoop[2] if hadoop[1] == 'file' else hadoop[2][1:]}",
+            )
+        if "/" not in text and not Path(text).is_dir():
+            raise InvalidSpec(
+                "neither a location nor the path of a folder",
+                resource=text,
+                expected="file:///path, s3://bucket/path, a path, or with -f a LakeTable's name",
+            )
+        text = "file://" + quote(str(_as_a_shell_would(_at_home(text))))
+    try:
+        checked: str = TypeAdapter(Location).validate_python(text)
+    except ValidationError as error:
+        context: dict[str, Any] = error.errors()[0].get("ctx", {})
+        raise InvalidSpec(
+            str(context.get("error", "not a location")),
+            resource=without_userinfo(text),
+            field="location",
+        ) from error
+    return checked
+
+
+def _at_home(text: str) -> Path:
+    """The path, with the home directory in place of a leading `~/`, if there is one."""
+    home = os.environ.get("HOME")
+    return Path(home, text[2:]) if home and text.startswith("~/") else Path(text)
+
+
+def _as_a_shell_would(path: Path) -> Path:
+    """The absolute path without `..`. Symbolic links before a `..` are resolved, as in a shell. A
+    path without `..` stays as typed. (In resources, locations with `..` are refused, since their
+    meaning would depend on the machine.)"""
+    path = path.absolute()
+    if ".." not in path.parts:
+        return path
+    after = len(path.parts) - path.parts[::-1].index("..")
+    return Path(*path.parts[:after]).resolve().joinpath(*path.parts[after:])
+
+
+def key_and_value(text: str, option: str) -> tuple[str, str]:
+    """The parts of `KEY=VALUE`. Raises: InvalidSpec."""
+    key, separator, value = text.partition("=")
+    if not key or not separator:
+        raise InvalidSpec("not an option", resource=option, found=text, expected="KEY=VALUE")
+    return key, value
