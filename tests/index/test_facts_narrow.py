@@ -43,7 +43,6 @@ from support.values.kinds import Kind
 from support.values.kinds import tables as kind_tables
 from tandem.delta import schema as schema_
 from tandem.delta.schema import StructType
-from tandem.index.columns import PartitionColumn
 from tandem.index.facts.bloom_filters import BloomFilter, FilterPlace
 from tandem.index.facts.narrow import RowGroups
 from tandem.index.facts.row_groups import concat
@@ -359,7 +358,7 @@ def test_columns_that_are_called_alike_are_unknown(names: tuple[str, str]) -> No
 
 def test_partition_values_decide_with_facts() -> None:
     codes = np.array([0, 0, 1, -1])
-    known = {"text": PartitionColumn(PartitionBounds(STRING, codes, [b"x", b"y"], None))}
+    known = {"text": PartitionBounds(STRING, codes, [b"x", b"y"], None)}
     data = by_pyarrow(ROWS.drop_columns(["text"]), 2)
     assert narrowed("text = 'x' AND i32 < 3", data, known=known) == ("0", "0")
     assert narrowed("text = 'x'", data, known=known) == ("0 1 3", "0 1")
@@ -377,7 +376,7 @@ def test_a_partition_column_in_a_file_decides_nothing() -> None:
     found = groups.narrow(where, schema)
     assert (shown(found.may), shown(found.must)) == ("0", "")
     codes = np.array([0, 0, 0, 0])
-    known = {"text": PartitionColumn(PartitionBounds(STRING, codes, [b"q"], None))}
+    known = {"text": PartitionBounds(STRING, codes, [b"q"], None)}
     found = groups.narrow(where, schema, known=known)
     assert (shown(found.may), shown(found.must)) == ("0", "0")
     where = parse_where("text = 'q' AND i32 = 1", Schema.from_json(SCHEMA_JSON))

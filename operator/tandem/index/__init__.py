@@ -11,7 +11,7 @@ time, never an answer. Every answer is of exactly one version. Data pages are re
     table         a table that is followed from commit to commit
     window        its entries over a window of versions, and views of one
     entries       entries, and which of them a condition needs
-    columns       one column's bounds in many entries
+    extremes      the least and greatest values of a column by file
     answers       splits, certain numbers and bounds
     narrowing     what narrowing files to row groups takes and gives
     rows          reads splits, and finishes numbers

@@ -18,10 +18,11 @@ import pyarrow.compute as pc
 from tandem.delta.log import files as files_
 from tandem.distinct import BoolArray, IntArray
 from tandem.errors import InvalidSpec
-from tandem.index.columns import BoundArray, EntryColumn, Side, side_of
 from tandem.index.entries import UNKNOWN_ROWS, exact_sum
+from tandem.index.extremes import BoundArray, Side, side_of
 from tandem.index.narrowing import GROUPS, Narrower
 from tandem.index.window import Chosen, Head, View
+from tandem.pruning.bounds import HeldBounds
 from tandem.statements.tree import Expr
 from tandem.statements.types import Schema, SqlType
 
@@ -410,7 +411,7 @@ def _bounds_of(view: View, name: str, type_: SqlType, chosen: Sequence[Chosen]) 
 class _Part:
     """A column in the chosen entries of a entries."""
 
-    column: EntryColumn | None
+    column: HeldBounds | None
     live: IntArray
     tight: BoolArray
     certain: BoolArray

@@ -17,10 +17,10 @@ import pyarrow as pa
 
 from tandem.delta.schema import column_mapping_mode
 from tandem.distinct import BoolArray, IntArray
-from tandem.index.columns import EntryColumn
 from tandem.index.facts.cache import FactsCache
 from tandem.index.facts.row_groups import UNKNOWN
 from tandem.index.window import Chosen, Head
+from tandem.pruning.bounds import HeldBounds
 from tandem.pruning.predicate import columns_of
 from tandem.statements.tree import Expr
 
@@ -49,7 +49,7 @@ class OpenFiles:
     names: pa.Table
     rows: IntArray
     dead: IntArray
-    partitions: Mapping[str, EntryColumn]
+    partitions: Mapping[str, HeldBounds]
     values: pa.ChunkedArray | None = None
     source: Chosen | None = None
 
@@ -61,7 +61,7 @@ class OpenFiles:
         """Those of some entries that are not certain."""
         open_ = part.rows[~part.certain]
         partitions = head.metadata.partition_columns
-        columns: dict[str, EntryColumn] = {}
+        columns: dict[str, HeldBounds] = {}
         for name, type_ in columns_of(where):
             if name in partitions:
                 column = part.entries.column(name, type_, head.schema, partitions)

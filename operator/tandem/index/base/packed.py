@@ -36,9 +36,14 @@ from tandem.delta.log import files as files_
 from tandem.delta.log.snapshot import LogPosition
 from tandem.distinct import IntArray
 from tandem.errors import CorruptLog, FactsRefused
-from tandem.index.columns import EntryColumn, NumberColumn, TextColumn, entry_column
 from tandem.index.statistics import BLOCK, UNKNOWN, ColumnName, HeldStatistics, PackedTexts
-from tandem.pruning.bounds import StatisticsBounds, statistics_type
+from tandem.pruning.bounds import (
+    HeldBounds,
+    NumberBounds,
+    TextBounds,
+    statistics_bounds,
+    statistics_type,
+)
 from tandem.statements.types import SqlType, type_named
 
 # Arrow arrays as the buffers that they consist of, and back. Pure.
@@ -435,7 +440,7 @@ def _statistics(header: Mapping[str, Any], sections: _Sections, count: int) -> H
     rows, tight = sections.numbers(count), sections.flags(count)
     if (rows < UNKNOWN).any():
         raise ValueError("a number of rows that is none")
-    columns: dict[ColumnName, EntryColumn | None] = {}
+    columns: dict[ColumnName, HeldBounds | None] = {}
     for name, type_name in header["columns"]:
         type_ = type_named(str(type_name))
         form = statistics_type(type_)
@@ -445,22 +450,18 @@ def _statistics(header: Mapping[str, Any], sections: _Sections, count: int) -> H
     return HeldStatistics(texts, rows=rows, tight=tight, columns=columns)
 
 
-def _column(sections: _Sections, type_: SqlType, form: pa.DataType, count: int) -> EntryColumn:
+def _column(sections: _Sections, type_: SqlType, form: pa.DataType, count: int) -> HeldBounds:
     bounds = pa.binary() if type_.name == "string" else _bounds_type(form)
     low, high = sections.array(bounds, count), sections.array(bounds, count)
     some_null, some_value = sections.flags(count), sections.flags(count)
-    return entry_column(StatisticsBounds(type_, low, high, some_null, some_value))
+    return statistics_bounds(type_, low, high, some_null, some_value)
 
 
-def _arrays_of(column: EntryColumn) -> list[pa.Array]:
+def _arrays_of(column: HeldBounds) -> list[pa.Array]:
     """What `_column` reads."""
-    if isinstance(column, TextColumn) and column.texts is not None:
-        low, high = column.texts
-    elif isinstance(column, NumberColumn):
-        low = pa.array(column.low, mask=column.no_low)
-        high = pa.array(column.high, mask=column.no_high)
-    else:
+    if not isinstance(column, NumberBounds | TextBounds):
         raise TypeError(type(column).__name__)
+    low, high = column.arrow()
     return [low, high, pa.array(column.some_null), pa.array(column.some_value)]
 
 

@@ -15,10 +15,9 @@ import numpy as np
 
 from tandem.delta.schema import Field, StructType
 from tandem.distinct import BoolArray, IntArray
-from tandem.index.columns import EntryColumn
 from tandem.index.facts.bloom_filters import FilteredBounds, LoadFilters, Probe, equalities
 from tandem.index.facts.row_groups import FileFacts, group_column
-from tandem.pruning.bounds import ColumnBounds
+from tandem.pruning.bounds import ColumnBounds, HeldBounds
 from tandem.pruning.files import FileBounds
 from tandem.pruning.predicate import columns_of, may_match, must_match
 from tandem.statements.tree import Expr
@@ -46,7 +45,7 @@ class RowGroups:
 
     def __init__(self, facts: FileFacts) -> None:
         self.facts = facts
-        self._columns: dict[tuple[str, int | None, SqlType], EntryColumn | None] = {}
+        self._columns: dict[tuple[str, int | None, SqlType], HeldBounds | None] = {}
         self._lock = threading.Lock()
 
     def narrow(
@@ -56,7 +55,7 @@ class RowGroups:
         groups: IntArray | None = None,
         *,
         by_id: bool = False,
-        known: Mapping[str, EntryColumn] | None = None,
+        known: Mapping[str, HeldBounds] | None = None,
     ) -> Narrowed:
         """Decide by statistics.
 
@@ -78,7 +77,7 @@ class RowGroups:
         load: LoadFilters,
         *,
         by_id: bool = False,
-        known: Mapping[str, EntryColumn] | None = None,
+        known: Mapping[str, HeldBounds] | None = None,
     ) -> Narrowed:
         """Exclude more row groups by their bloom filters. Only filters that can exclude one are
         loaded, column by column.
@@ -129,7 +128,7 @@ class RowGroups:
         schema: StructType,
         groups: IntArray | None,
         by_id: bool,
-        known: Mapping[str, EntryColumn] | None,
+        known: Mapping[str, HeldBounds] | None,
     ) -> FileBounds:
         columns: dict[str, ColumnBounds] = dict(known or {})
         for name, type_ in columns_of(where):
@@ -142,7 +141,7 @@ class RowGroups:
         rows = self.facts.group_rows if groups is None else self.facts.group_rows[groups]
         return FileBounds(len(rows), columns, rows == 0)
 
-    def _column(self, field: Field, type_: SqlType, by_id: bool) -> EntryColumn | None:
+    def _column(self, field: Field, type_: SqlType, by_id: bool) -> HeldBounds | None:
         key = (field.physical_name, field.field_id if by_id else None, type_)
         with self._lock:
             if key not in self._columns:

@@ -17,8 +17,7 @@ import pyarrow.compute as pc
 from tandem.delta.schema import Field, PrimitiveType
 from tandem.delta.stats import MOST_ROWS
 from tandem.distinct import IntArray
-from tandem.index.columns import EntryColumn, entry_column
-from tandem.pruning.bounds import INTEGRAL, StatisticsBounds, held
+from tandem.pruning.bounds import INTEGRAL, HeldBounds, held, statistics_bounds
 from tandem.statements.types import SqlType, as_decimal
 
 # Types of columns as they are stored.
@@ -448,7 +447,7 @@ def column_keys(facts: FileFacts, field: Field, *, by_id: bool) -> list[ColumnKe
 
 def group_column(
     facts: FileFacts, field: Field, type_: SqlType, *, by_id: bool
-) -> EntryColumn | None:
+) -> HeldBounds | None:
     """The bounds of a column in all row groups, None if nothing is known of it.
 
     Args:
@@ -471,20 +470,19 @@ def group_column(
             low, high = pc.coalesce(low, found[0]), pc.coalesce(high, found[1])
     if low is None:
         return None
-    bounds = StatisticsBounds(
+    return statistics_bounds(
         type_,
         low,
         high,
         some_null=nulls != 0,
         some_value=nulls != facts.group_rows,
     )
-    return entry_column(bounds)
 
 
 def values(
     column: ColumnFacts, stored: StoredType, type_: SqlType
 ) -> tuple[pa.Array, pa.Array] | None:
-    """Bounds as `StatisticsBounds` has them of a type; None if values of the stored type are not
+    """Bounds as `statistics_bounds` takes them of a type; None if values of the stored type are not
     read as such."""
     if not reads_as(stored, type_):
         return None

@@ -21,7 +21,6 @@ import structlog
 
 from tandem.distinct import IntArray
 from tandem.errors import InvalidSpec, ReferenceNotFound, StorageError
-from tandem.index.columns import entry_column
 from tandem.index.facts.cache import LIMIT, FactsCache
 from tandem.index.facts.files import FOLDER, LISTED_S, MOST_LISTED
 from tandem.index.library import condition
@@ -43,7 +42,7 @@ from tandem.index.server.executors.slot_messages import (
 )
 from tandem.index.server.messages import HeldShard, Message, VersionOf
 from tandem.index.window import Head
-from tandem.pruning.files import bounds_of
+from tandem.pruning.files import partition_bounds
 from tandem.pruning.predicate import columns_of
 from tandem.statements.tree import Expr
 from tandem.storage.store import ObjectInfo, Store
@@ -404,11 +403,7 @@ def open_files(head: Head, where: Expr, files: pa.Table) -> OpenFiles:
     """The files of a question (`slot_messages.FILES`)."""
     partitions = head.metadata.partition_columns
     wanted = {name: type_ for name, type_ in columns_of(where) if name in partitions}
-    columns = {}
-    if wanted:
-        table = files.append_column("stats", pa.nulls(files.num_rows, pa.string()))
-        bounds = bounds_of(table, head.schema, partitions, wanted)
-        columns = {name: entry_column(column) for name, column in bounds.columns.items()}
+    columns = partition_bounds(files["partition_values"], head.schema, partitions, wanted)
     return OpenFiles(
         files.select(["path", "size"]), files["rows"].to_numpy(), files["dead"].to_numpy(), columns
     )
