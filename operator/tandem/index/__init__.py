@@ -13,7 +13,7 @@ time, never an answer. Every answer is of exactly one version. Data pages are re
     entries       entries, and which of them a condition needs
     extremes      the least and greatest values of a column by file
     answers       splits, certain numbers and bounds
-    narrowing     what narrowing files to row groups takes and gives
+    narrowing     which row groups of files a condition needs
     rows          reads splits, and finishes numbers
     assignment    which executor holds which shard
 """

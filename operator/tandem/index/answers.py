@@ -65,8 +65,7 @@ def within(chosen: list[Chosen], paths: PathRange | None) -> list[Chosen]:
         return chosen
     found = []
     for part in chosen:
-        inside = paths.mask(part.entries.paths_at(part.rows))
-        found.append(Chosen(part.entries, part.rows[inside], part.certain[inside]))
+        found.append(part.only(paths.mask(part.entries.paths_at(part.rows))))
     return found
 
 
@@ -317,7 +316,7 @@ def certain_count(
         live = part.entries.live(part.rows)
         known = part.certain & (live != UNKNOWN_ROWS)
         rows += exact_sum(live[known])
-        left.append(Chosen(part.entries, part.rows[~known], part.certain[~known]))
+        left.append(part.only(~known))
     if where is None or narrower is None:
         return CertainCount(view.version, rows, splits_of(view.head, left))
     rest, groups = [], []

@@ -16,22 +16,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tandem.delta.stats import MOST_ROWS
 from tandem.distinct import IntArray
 from tandem.errors import StorageError, TandemError, Unreachable
 from tandem.index import assignment as rules
 from tandem.index.assignment import Executor, Routes, Shard, ShardMapping
-from tandem.index.narrowing import NOT_KNOWN, Narrower, NeededGroups, OpenFiles, together
+from tandem.index.facts.row_groups import UNKNOWN
+from tandem.index.narrowing import GroupMatches, Match, Narrower, together
 from tandem.index.server.executors.registry import Registry
 from tandem.index.server.executors.shards import TableShards
 from tandem.index.server.executors.slot_messages import (
     FILES,
+    MATCHES,
     MAX_FILES,
-    NEEDED,
     NarrowQuestion,
     NarrowReply,
     ShardQuestion,
     digest,
-    needed_from,
+    matches_from,
 )
 from tandem.index.server.messages import MAX_ITEMS, VersionOf
 from tandem.index.window import Chosen, Head
@@ -44,12 +46,9 @@ from tandem.statements.tree import Expr
 # files are left as they are.
 
 
-_MOST_GROUPS = 1 << 31
-
-
 def believed(
     asked: NarrowQuestion, files: pa.Table, reply: NarrowReply, table: pa.Table
-) -> NeededGroups:
+) -> GroupMatches:
     """What a reply says of the files. Raises: ValueError, which says why it is not believed."""
     if reply.table_id != asked.table_id:
         raise ValueError(f"of table {reply.table_id[:100]}, asked was {asked.table_id}")
@@ -57,89 +56,30 @@ def believed(
         raise ValueError(f"of version {reply.version}, asked was {asked.of.version}")
     if reply.asked != digest(asked, files):
         raise ValueError("of other files, or another condition")
-    if table.schema != NEEDED:
+    if table.schema != MATCHES:
         raise ValueError(f"columns {table.schema.names}")
     table.validate(full=True)
-    for field in NEEDED:
-        if field.name not in ("groups", "rest") and table[field.name].null_count:
-            raise ValueError(f"nulls in {field.name}")
-    # Each file once.
-    places = table["file"].to_numpy()
-    if len(places) != files.num_rows or (places != np.arange(files.num_rows)).any():
-        raise ValueError(f"{len(places)} files, not each of the {files.num_rows} asked once")
-    found = needed_from(table)
-    _check(found, files["rows"].to_numpy(), files["dead"].to_numpy())
-    return found
-
-
-def _check(found: NeededGroups, rows: IntArray, dead: IntArray) -> None:
-    """Raises: ValueError if numbers contradict each other or the log."""
-    without = found.file_rows == NOT_KNOWN
-    if ((found.file_rows < 0) & ~without).any() or (without != (found.group_counts < 0)).any():
-        raise ValueError("a number of rows or row groups that is none")
-    if ((found.file_rows != rows) & ~without & (rows != NOT_KNOWN)).any():
+    if table["file"].to_pylist() != [*range(files.num_rows)]:
+        raise ValueError(f"{len(table)} files, not each of the {files.num_rows} asked once")
+    found = matches_from(table)
+    if found.rows.is_valid() != found.matches.is_valid():
+        raise ValueError("a file with facts of one kind only")
+    lengths = pc.list_value_length(found.matches)
+    if pc.list_value_length(found.rows) != lengths:
+        raise ValueError("row groups of which something is missing")
+    rows, matches = found.rows.flatten(), found.matches.flatten()
+    if rows.null_count or matches.null_count or not set(pc.unique(matches).to_pylist()) <= {*Match}:
+        raise ValueError("a row group of which nothing is said")
+    numbers, owner = rows.to_numpy(), np.repeat(np.arange(len(found)), pc.fill_null(lengths, 0))
+    # As floats, whose sums do not overflow.
+    sums = np.bincount(owner, numbers, len(found))
+    if (numbers < 0).any() or (sums > MOST_ROWS).any():
+        raise ValueError("a number of rows that is none")
+    logged = files["rows"].to_numpy()
+    known = np.asarray(found.rows.is_valid()) & (logged != UNKNOWN)
+    if (sums[known] != logged[known]).any():
         raise ValueError("a file with other rows than the log says")
-    if (found.group_counts >= _MOST_GROUPS).any():
-        raise ValueError("too many row groups")
-    of_groups = _Lists(found.groups, found.group_counts)
-    of_rest = _Lists(found.rest, found.group_counts)
-    if (without & ~(of_groups.whole & of_rest.whole)).any():
-        raise ValueError("row groups chosen without facts")
-    if not of_groups.has(of_rest):
-        raise ValueError("a row group is left that is not needed")
-    if (found.needed != (of_groups.counts != 0)).any():
-        raise ValueError("a file is needed without a row group, or not with one")
-    if (found.open != (of_rest.counts != 0)).any():
-        raise ValueError("a file is open without a row group, or not with one")
-    counted = found.counted
-    if (counted < 0).any():
-        raise ValueError("a negative number of rows")
-    if (counted[(dead > 0) | without] > 0).any():
-        raise ValueError("rows counted that a vector may hide, or without facts")
-    if (counted[~without] > found.file_rows[~without]).any():
-        raise ValueError("more rows counted than there are")
-    if (found.certain & without).any():
-        raise ValueError("certain without facts")
-    # Row groups that are needed and not left have been counted.
-    taken = of_groups.counts - of_rest.counts
-    if ((taken == 0) & (counted > 0)).any():
-        raise ValueError("rows counted of no row group")
-    all_taken = ~without & (taken == found.group_counts)
-    if (counted[all_taken] != found.file_rows[all_taken]).any():
-        raise ValueError("all row groups counted, and not all rows")
-
-
-class _Lists:
-    """Lists of row groups; null stands for all.
-
-    Raises: ValueError if one names a row group that is not there, or one twice.
-    """
-
-    def __init__(self, lists: pa.Array, group_counts: IntArray) -> None:
-        whole = np.asarray(lists.is_null())
-        lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy().astype(np.int64)
-        values = lists.flatten()
-        if values.null_count:
-            raise ValueError("a row group without a number")
-        numbers = values.to_numpy(zero_copy_only=False).astype(np.int64)
-        owner = np.repeat(np.arange(len(lists)), lengths)
-        if ((numbers < 0) | (numbers >= group_counts[owner])).any():
-            raise ValueError("a row group that the file does not have")
-        if ((np.diff(numbers) <= 0) & (np.diff(owner) == 0)).any():
-            raise ValueError("a row group twice")
-        self.whole = whole
-        self.keys = owner * _MOST_GROUPS + numbers
-        # Of a file without facts the number of row groups is not known; there is one at least.
-        every = np.where(group_counts < 0, 1, group_counts)
-        self.counts: IntArray = np.where(whole, every, lengths)
-
-    def has(self, other: _Lists) -> bool:
-        """Whether all row groups of the other are here."""
-        if (other.whole & ~self.whole & (self.counts != other.counts)).any():
-            return False
-        owner = other.keys // _MOST_GROUPS
-        open_ = ~self.whole[owner]
-        return bool(np.isin(other.keys[open_], self.keys).all())
+    return found
 
 
 # The current mapping of a coordinator, shared by the threads that answer requests.
@@ -212,6 +152,11 @@ class Batch:
     rows: IntArray
     shards: IntArray
 
+    def of(self, files: pa.Table) -> pa.Table:
+        """Its files among all, with their shards."""
+        mine, shards = files.take(pa.array(self.rows)), pa.array(self.shards, pa.int32())
+        return mine.add_column(0, FILES.field("shard"), shards).combine_chunks()
+
 
 @dataclass(frozen=True)
 class Asking:
@@ -263,7 +208,7 @@ class Asking:
         return batches
 
     def narrow(self, batch: Batch, question: NarrowQuestion, files: pa.Table,
-               until: float) -> NeededGroups | None:  # fmt: skip
+               until: float) -> GroupMatches | None:  # fmt: skip
         """What an executor says of files; None if it says nothing that can be believed.
 
         Args:
@@ -299,15 +244,12 @@ class Fanned(Narrower):
         self._shards = shards
 
     def narrow_files(
-        self, head: Head, where: Expr, files: Sequence[OpenFiles]  # noqa: ARG002
-    ) -> Sequence[NeededGroups]:  # fmt: skip
-        total = sum(map(len, files))
-        found, places = [NeededGroups.every(total)], [np.arange(total)]
-        parts = [each.source for each in files if each.source is not None]
+        self, head: Head, where: Expr, files: pa.Table, chosen: Sequence[Chosen]  # noqa: ARG002
+    ) -> GroupMatches:  # fmt: skip
+        found, places = [GroupMatches.unknown(len(files))], [np.arange(len(files))]
         until = time.monotonic() + self._asking.deadline_s
-        batches = self._asking.batches(self._table, self._shards, parts)
-        whole = _table(files) if batches else None
-        asked = [(batch, self._question(batch, head), _of_batch(whole, batch)) for batch in batches]
+        batches = self._asking.batches(self._table, self._shards, chosen)
+        asked = [(batch, self._question(batch, head), batch.of(files)) for batch in batches]
         # The last one is asked by this thread.
         tasks = [self._asking.pool.submit(self._asking.narrow, *each, until) for each in asked[:-1]]
         last = [self._asking.narrow(*each, until) for each in asked[-1:]]
@@ -316,7 +258,7 @@ class Fanned(Narrower):
             if reply is not None:
                 found.append(reply)
                 places.append(batch.rows)
-        return _split(together(found, places), files)
+        return together(found, places)
 
     def _question(self, batch: Batch, head: Head) -> NarrowQuestion:
         return NarrowQuestion(
@@ -327,55 +269,10 @@ class Fanned(Narrower):
         )
 
 
-def primed_files(parts: Sequence[Chosen], batch: Batch) -> pa.Table:
-    """The files of a batch whose facts are to be read."""
-    files = [
-        OpenFiles(
-            part.entries.columns_at(part.rows, ("path", "size")),
-            part.entries.rows[part.rows],
-            part.entries.dead[part.rows],
-            {},
-        )
-        for part in parts
-    ]
-    return _of_batch(_table(files), batch)
-
-
-def _result(task: Future[NeededGroups | None], until: float) -> NeededGroups | None:
+def _result(task: Future[GroupMatches | None], until: float) -> GroupMatches | None:
     try:
         return task.result(timeout=max(until - time.monotonic(), 0))
     except TimeoutError:
         # Its thread ends by itself, and notes that the executor failed.
         task.cancel()
         return None
-
-
-def _table(files: Sequence[OpenFiles]) -> pa.Table:
-    """All files, without their shards."""
-    tables = []
-    for each in files:
-        count = len(each)
-        values = each.values
-        columns = {
-            "path": each.names["path"],
-            "size": each.names["size"],
-            "rows": pa.array(each.rows, pa.int64()),
-            "dead": pa.array(np.ascontiguousarray(each.dead), pa.int64()),
-            "partition_values": pa.nulls(count, FILES.field("partition_values").type)
-            if values is None
-            else values,
-        }
-        tables.append(pa.table(list(columns.values()), schema=FILES.remove(0)))
-    return pa.concat_tables(tables)
-
-
-def _of_batch(files: pa.Table, batch: Batch) -> pa.Table:
-    mine = files.take(pa.array(batch.rows))
-    return mine.add_column(
-        0, FILES.field("shard"), pa.array(batch.shards, pa.int32())
-    ).combine_chunks()
-
-
-def _split(whole: NeededGroups, files: Sequence[OpenFiles]) -> list[NeededGroups]:
-    ends = np.cumsum([len(each) for each in files]).tolist()
-    return [whole.part(end - len(each), end) for end, each in zip(ends, files, strict=True)]

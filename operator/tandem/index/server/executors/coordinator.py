@@ -18,9 +18,9 @@ import structlog
 
 from tandem.errors import TandemError
 from tandem.index.assignment import Executor, Shard
-from tandem.index.narrowing import Narrower
+from tandem.index.narrowing import Narrower, open_files
 from tandem.index.server.calls import Background
-from tandem.index.server.executors.asking import Asking, Assignments, Fanned, primed_files
+from tandem.index.server.executors.asking import Asking, Assignments, Fanned
 from tandem.index.server.executors.registry import LEFT_OUT_S, Registry
 from tandem.index.server.executors.shards import SHARD_SIZE, TableShards
 from tandem.index.server.executors.slot_messages import InvalidateQuestion, ShardQuestion, SlotCache
@@ -219,10 +219,11 @@ class Coordinator:
             self.registry.fail(executor, error)
 
     def _prime(self, table: str, shards: TableShards, added: Sequence[Chosen]) -> None:
+        files = open_files(added, with_partitions=False)
         try:
             for each in self._asking.batches(table, shards, added, most=_PRIMED):
                 slot = self.registry.slot(each.executor)
                 if slot is not None:
-                    slot.prime(each.question, primed_files(added, each), _CALL_S)
+                    slot.prime(each.question, each.of(files), _CALL_S)
         except TandemError as error:
             _log.info("pre-priming failed", table=table, problem=str(error))

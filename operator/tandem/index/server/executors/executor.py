@@ -24,7 +24,7 @@ from tandem.errors import InvalidSpec, ReferenceNotFound, StorageError
 from tandem.index.facts.cache import LIMIT, FactsCache
 from tandem.index.facts.files import FOLDER, LISTED_S, MOST_LISTED
 from tandem.index.library import condition
-from tandem.index.narrowing import NeededGroups, OpenFiles, narrowed, together
+from tandem.index.narrowing import GroupMatches, narrowed, together
 from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.calls import Answer, Background, parsed
 from tandem.index.server.executors.slot_messages import (
@@ -38,12 +38,10 @@ from tandem.index.server.executors.slot_messages import (
     SlotCall,
     digest,
     files_of,
-    needed_table,
+    matches_table,
 )
 from tandem.index.server.messages import HeldShard, Message, VersionOf
 from tandem.index.window import Head
-from tandem.pruning.files import partition_bounds
-from tandem.pruning.predicate import columns_of
 from tandem.statements.tree import Expr
 from tandem.storage.store import ObjectInfo, Store
 
@@ -133,9 +131,9 @@ class Held:
         self.used = 0
         """The number of the last question about it, among all."""
         self._lock = threading.Lock()
-        self._late: set[Future[NeededGroups]] = set()
+        self._late: set[Future[GroupMatches]] = set()
 
-    def note_late(self, question: Future[NeededGroups]) -> None:
+    def note_late(self, question: Future[GroupMatches]) -> None:
         """A question did not end in time, and goes on: its facts are being read."""
         with self._lock:
             self._late.add(question)
@@ -323,15 +321,15 @@ class ExecutorService:
                 "there is nothing to narrow by", field="where", expected="a condition"
             )
         rows_of = _by_shard(asked, files)
-        running: dict[Future[NeededGroups], tuple[Held, IntArray]] = {}
-        found = [NeededGroups.every(files.num_rows)]
+        running: dict[Future[GroupMatches], tuple[Held, IntArray]] = {}
+        found = [GroupMatches.unknown(files.num_rows)]
         places = [np.arange(files.num_rows)]
         for key, rows in rows_of.items():
             held = self.held.of(ShardName(asked.table, asked.table_id, key))
             if held.is_loading:
                 continue
             mine = files.take(pa.array(rows))
-            task = self._pool.submit(_narrowed, head, where, mine, held)
+            task = self._pool.submit(narrowed, head, where, mine, held.facts)
             running[task] = held, rows
         done, late = wait(running, timeout=asked.budget_s)
         for task in late:
@@ -347,9 +345,9 @@ class ExecutorService:
             places.append(running[task][1])
         self.held.evict()
         whole = together(found, places)
-        table = needed_table(whole)
+        table = matches_table(whole)
         if table.nbytes > self._reply_bytes:
-            table = needed_table(NeededGroups.every(files.num_rows))
+            table = matches_table(GroupMatches.unknown(files.num_rows))
         reply = NarrowReply(
             table_id=asked.table_id, version=asked.of.version, asked=digest(asked, files)
         )
@@ -393,20 +391,6 @@ class ExecutorService:
         """Forget shards, and show what is left."""
         self.held.drop(gone.table_id, gone.shards)
         return self.show()
-
-
-def _narrowed(head: Head, where: Expr, files: pa.Table, held: Held) -> NeededGroups:
-    return narrowed(head, where, open_files(head, where, files), held.facts)
-
-
-def open_files(head: Head, where: Expr, files: pa.Table) -> OpenFiles:
-    """The files of a question (`slot_messages.FILES`)."""
-    partitions = head.metadata.partition_columns
-    wanted = {name: type_ for name, type_ in columns_of(where) if name in partitions}
-    columns = partition_bounds(files["partition_values"], head.schema, partitions, wanted)
-    return OpenFiles(
-        files.select(["path", "size"]), files["rows"].to_numpy(), files["dead"].to_numpy(), columns
-    )
 
 
 def _by_shard(asked: ShardQuestion, files: pa.Table) -> dict[str, IntArray]:

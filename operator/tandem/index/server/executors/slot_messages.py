@@ -16,7 +16,8 @@ import pyarrow as pa
 from pydantic import Field
 
 from tandem.errors import InvalidSpec
-from tandem.index.narrowing import GROUPS, NeededGroups
+from tandem.index import narrowing
+from tandem.index.narrowing import GroupMatches
 from tandem.index.server.messages import (
     MAX_WHERE,
     HeldShard,
@@ -36,32 +37,13 @@ MAX_REPLY_BYTES: Final = 64 << 20
 MAX_SIZES: Final = 5_000
 """Of shards that an executor tells of at a time."""
 
-FILES: Final = pa.schema(
-    [
-        ("shard", pa.int32()),
-        ("path", pa.string()),
-        ("size", pa.int64()),
-        ("rows", pa.int64()),
-        ("dead", pa.int64()),
-        ("partition_values", pa.map_(pa.string(), pa.string())),
-    ]
-)
-"""Files of a question: the place of their shard in it, and as `OpenFiles`."""
+FILES: Final = narrowing.FILES.insert(0, pa.field("shard", pa.int32()))
+"""Files of a question: the place of their shard in it, and as `narrowing.FILES`."""
 
-NEEDED: Final = pa.schema(
-    [
-        ("file", pa.int32()),
-        ("needed", pa.bool_()),
-        ("certain", pa.bool_()),
-        ("groups", GROUPS),
-        ("counted", pa.int64()),
-        ("rest", GROUPS),
-        ("open", pa.bool_()),
-        ("file_rows", pa.int64()),
-        ("group_counts", pa.int64()),
-    ]
+MATCHES: Final = pa.schema(
+    [("file", pa.int32()), ("rows", pa.list_(pa.int64())), ("matches", pa.list_(pa.int8()))]
 )
-"""Files of a reply: their place in the question, and as `NeededGroups`."""
+"""Files of a reply: their place in the question, and as `GroupMatches`."""
 
 
 class SlotCall(StrEnum):
@@ -172,34 +154,15 @@ def digest(question: NarrowQuestion, files: pa.Table) -> str:
     return found.hexdigest()
 
 
-def needed_table(found: NeededGroups) -> pa.Table:
+def matches_table(found: GroupMatches) -> pa.Table:
     """The files of a reply."""
-    columns = {"file": np.arange(len(found)), **vars(found)}
-    arrays = [
-        columns[field.name] if isinstance(columns[field.name], pa.Array)
-        else pa.array(columns[field.name], field.type)
-        for field in NEEDED
-    ]  # fmt: skip
-    return pa.table(arrays, schema=NEEDED)
+    return pa.table([np.arange(len(found), dtype=np.int32), found.rows, found.matches], MATCHES)
 
 
-def needed_from(table: pa.Table) -> NeededGroups:
-    """The reverse of `needed_table`."""
+def matches_from(table: pa.Table) -> GroupMatches:
+    """The reverse of `matches_table`."""
     whole = table.combine_chunks()
-    return NeededGroups(
-        needed=whole["needed"].to_numpy().astype(bool),
-        certain=whole["certain"].to_numpy().astype(bool),
-        groups=_array(whole["groups"]),
-        counted=whole["counted"].to_numpy(),
-        rest=_array(whole["rest"]),
-        open=whole["open"].to_numpy().astype(bool),
-        file_rows=whole["file_rows"].to_numpy(),
-        group_counts=whole["group_counts"].to_numpy(),
-    )
-
-
-def _array(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    return GroupMatches(*(whole[name].combine_chunks() for name in ("rows", "matches")))
 
 
 def body(question: Message, files: pa.Table | None = None) -> bytes:
