@@ -88,8 +88,8 @@ SPREAD = (
         "spread-vector-forgotten",
         "no row is counted where a vector may hide it; X-d",
         "index/narrowing.py",
-        "counted = (match == Match.ALL) & (dead == 0)[owner]",
-        "counted = (match == Match.ALL) & (dead >= 0)[owner]",
+        "counted = (match == GroupMatch.ALL) & (dead == 0)[owner]",
+        "counted = (match == GroupMatch.ALL) & (dead >= 0)[owner]",
         _REPLIES,
     ),
     Mutant(

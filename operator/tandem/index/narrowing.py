@@ -41,7 +41,7 @@ FILES: Final = pa.schema(
 not say; rows that deletion vectors hide; partition values, null if the condition names none."""
 
 
-class Match(IntEnum):
+class GroupMatch(IntEnum):
     """On which rows of a row group a condition is true."""
 
     NONE = 0
@@ -56,7 +56,7 @@ class GroupMatches:
 
     Attributes:
         rows: lists of int64, the physical rows of each row group.
-        matches: lists of int8, of each its `Match`.
+        matches: lists of int8, of each its `GroupMatch`.
     """
 
     rows: pa.Array
@@ -112,8 +112,8 @@ class NeededGroups:
         match, group_rows = (each.flatten().to_numpy() for each in (found.matches, found.rows))
         local = np.arange(len(owner)) - (np.cumsum(lengths) - lengths)[owner]
         # Which rows of a row group a vector hides is in the vector.
-        counted = (match == Match.ALL) & (dead == 0)[owner]
-        may = match != Match.NONE
+        counted = (match == GroupMatch.ALL) & (dead == 0)[owner]
+        may = match != GroupMatch.NONE
         left = may & ~counted
         rows = np.zeros(count, np.int64)
         np.add.at(rows, owner[counted], group_rows[counted])
@@ -132,7 +132,7 @@ class NeededGroups:
 
         return cls(
             needed=~known | any_of(may),
-            certain=known & ~any_of(match == Match.SOME),
+            certain=known & ~any_of(match == GroupMatch.SOME),
             groups=lists(may),
             counted=rows,
             rest=lists(left),
@@ -262,5 +262,7 @@ def narrowed(head: Head, where: Expr, files: pa.Table, cache: FactsCache) -> Gro
     found = known.narrow_by_filters(
         where, schema, found, cache.filters, by_id=by_id, known=of_groups
     )
-    match = np.where(found.may, np.where(found.must, Match.ALL, Match.SOME), Match.NONE)
+    match = np.where(
+        found.may, np.where(found.must, GroupMatch.ALL, GroupMatch.SOME), GroupMatch.NONE
+    )
     return GroupMatches.of_runs(counts, there, facts.group_rows[groups], match)

@@ -22,7 +22,7 @@ from tandem.errors import StorageError, TandemError, Unreachable
 from tandem.index import assignment as rules
 from tandem.index.assignment import Executor, Routes, Shard, ShardMapping
 from tandem.index.facts.row_groups import UNKNOWN
-from tandem.index.narrowing import GroupMatches, Match, Narrower, together
+from tandem.index.narrowing import GroupMatch, GroupMatches, Narrower, together
 from tandem.index.server.executors.registry import Registry
 from tandem.index.server.executors.shards import TableShards
 from tandem.index.server.executors.slot_messages import (
@@ -68,7 +68,11 @@ def believed(
     if pc.list_value_length(found.rows) != lengths:
         raise ValueError("row groups of which something is missing")
     rows, matches = found.rows.flatten(), found.matches.flatten()
-    if rows.null_count or matches.null_count or not set(pc.unique(matches).to_pylist()) <= {*Match}:
+    if (
+        rows.null_count
+        or matches.null_count
+        or not set(pc.unique(matches).to_pylist()) <= {*GroupMatch}
+    ):
         raise ValueError("a row group of which nothing is said")
     numbers, owner = rows.to_numpy(), np.repeat(np.arange(len(found)), pc.fill_null(lengths, 0))
     # As floats, whose sums do not overflow.
