@@ -27,9 +27,14 @@ from tandem.index.server.access import (
 )
 from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.calls import CallerLimits
-from tandem.index.server.client import ChainedIndex, RemoteIndex
+from tandem.index.server.client import (
+    ENDPOINT_VARIABLE,
+    FOLDER_VARIABLE,
+    ChainedIndex,
+    RemoteIndex,
+    index_of,
+)
 from tandem.index.server.config import AccessConfig, ServerConfig, TableConfig
-from tandem.index.server.lake_table import ENDPOINT_VARIABLE, FOLDER_VARIABLE, index_of
 from tandem.index.server.service import IndexService
 from tandem.index.server.transport import Connection, FlightServer, Tls
 from tandem.spark.jobs.index import server as program

@@ -29,8 +29,7 @@ from tandem.index.library import IndexReader
 from tandem.index.server import client as client_
 from tandem.index.server import lake_table, messages
 from tandem.index.server.answer_files import AnswerFiles
-from tandem.index.server.client import EveryFile, Fallback
-from tandem.index.server.lake_table import ServerAddress
+from tandem.index.server.client import EveryFile, Fallback, ServerAddress
 from tandem.index.server.messages import MAX_PATH
 from tandem.index.server.transport import Connection
 from tandem.index.table import FollowedTable

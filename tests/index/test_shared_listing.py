@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tandem.index.facts.files import FOLDER, LISTED_S
-from tandem.index.server.executors.executor import SharedListing
+from tandem.index.server.executor import SharedListing
 from tandem.storage import open_store
 
 

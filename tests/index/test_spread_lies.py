@@ -18,13 +18,14 @@ from support.some import few
 from tandem.errors import InvalidSpec, InvalidStatement, StorageError
 from tandem.index import Query, open_index
 from tandem.index.narrowing import GroupMatches, NeededGroups
-from tandem.index.server.executors.asking import believed
-from tandem.index.server.executors.executor import ExecutorService
-from tandem.index.server.executors.slot_messages import (
+from tandem.index.server.asking import believed
+from tandem.index.server.executor import ExecutorService
+from tandem.index.server.executor_messages import (
     FILES,
     MATCHES,
     NarrowQuestion,
     NarrowReply,
+    digest,
     matches_from,
     matches_table,
 )
@@ -66,8 +67,6 @@ LIES: dict[str, Callable[[NarrowReply, pa.Table], Reply]] = {
     "doubles a file": lambda reply, table: (reply, pa.concat_tables([table, table.slice(0, 1)])),
     "doubles one and drops one": changed("file", lambda values: [values[0], *values[:-1]]),
     "another order": lambda reply, table: (reply, table.take(pa.array([1, 0, 2]))),
-    "another version": said(version=99),
-    "another table": said(table_id="another"),
     "other files": said(asked="0" * 64),
     "no column": lambda reply, table: (reply, table.drop_columns(["rows"])),
     "another type": lambda reply, table: (
@@ -167,7 +166,7 @@ def test_a_shard_that_cannot_be_narrowed_is_left_as_it_is(
     def fail(*_: Any) -> None:
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr("tandem.index.server.executors.executor.narrowed", fail)
+    monkeypatch.setattr("tandem.index.server.executor.narrowed", fail)
     assert server.files("id = 7") == 3
     assert server.live == {0}
     monkeypatch.undo()
@@ -261,8 +260,20 @@ def test_a_reply_is_what_was_found() -> None:
     assert (again.rows, again.matches) == (found.rows, found.matches)
 
 
+def test_Xa_a_reply_is_of_one_question_alone(lake: Lake) -> None:
+    asked, files = question(lake)
+    others = [
+        asked.model_copy(update={"table_id": "another"}),
+        asked.model_copy(update={"where": "id < 5"}),
+        asked.model_copy(update={"shards": ("1",)}),
+        asked.model_copy(update={"of": asked.of.model_copy(update={"version": 99})}),
+    ]
+    assert digest(asked, files) not in [digest(each, files) for each in others]
+    assert digest(asked, files) != digest(asked, files.slice(1))
+
+
 def test_files_of_a_question_are_checked(tmp_path: Path, lake: Lake) -> None:
-    from tandem.index.server.executors.slot_messages import body, files_of
+    from tandem.index.server.executor_messages import body, files_of
 
     asked, files = question(lake)
     assert files_of(body(asked, files)).equals(files)

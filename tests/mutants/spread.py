@@ -7,7 +7,7 @@ from mutants.model import Check, Mutant
 _SHARDS = (Check.SHARDS,)
 _REPLIES = (Check.REPLIES,)
 _SCENARIOS = (Check.EXECUTORS,)
-_SERVER = "index/server/executors/"
+_SERVER = "index/server/"
 _ASKING = _SERVER + "asking.py"
 _COORDINATOR, _REGISTRY = _SERVER + "coordinator.py", _SERVER + "registry.py"
 
@@ -71,9 +71,9 @@ SPREAD = (
     Mutant(
         "spread-answer-of-two-versions",
         "a reply is of the version that was asked; X-a",
-        _ASKING,
-        "    if reply.version != asked.of.version:\n",
-        "    if reply.version < 0:\n",
+        _SERVER + "executor_messages.py",
+        "{question.of.version}",
+        "",
         _REPLIES,
     ),
     Mutant(
@@ -111,8 +111,8 @@ SPREAD = (
     Mutant(
         "spread-dead-executor-chosen",
         "no dead executor is ever chosen; I-49",
-        _COORDINATOR,
-        "self.assignments.route(self.assignments.remove(executor))",
+        _REGISTRY,
+        "self._assignments.route(self._assignments.remove(each))",
         "pass",
         _SCENARIOS,
         "CarbonData: segments of a dead executor",

@@ -15,7 +15,6 @@ time, never an answer. Every answer is of exactly one version. Data pages are re
     answers       splits, certain numbers and bounds
     narrowing     which row groups of files a condition needs
     rows          reads splits, and finishes numbers
-    assignment    which executor holds which shard
 """
 
 from typing import TYPE_CHECKING

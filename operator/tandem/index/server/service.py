@@ -23,7 +23,7 @@ from tandem.index.library import Query, TableIndex, condition
 from tandem.index.narrowing import Narrower
 from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.calls import Answer, Background, parsed, table_of
-from tandem.index.server.executors.coordinator import Coordinator
+from tandem.index.server.coordinator import Coordinator
 from tandem.index.server.messages import (
     MAX_REQUEST_BYTES,
     BoundsAnswer,

@@ -24,7 +24,6 @@ from tandem.index.server.messages import (
     Message,
     Name,
     Names,
-    Version,
     VersionOf,
 )
 
@@ -46,7 +45,7 @@ MATCHES: Final = pa.schema(
 """Files of a reply: their place in the question, and as `GroupMatches`."""
 
 
-class SlotCall(StrEnum):
+class ExecutorCall(StrEnum):
     """What a coordinator asks an executor."""
 
     NARROW = "Narrow"
@@ -55,12 +54,8 @@ class SlotCall(StrEnum):
     INVALIDATE_CACHE = "InvalidateCache"
 
 
-class RegistryCall(StrEnum):
-    """What an executor tells its coordinator."""
-
-    JOIN = "Join"
-    BEAT = "Beat"
-    LEAVE = "Leave"
+REGISTRY_CALL: Final = "Beat"
+"""What an executor tells its coordinator, with `SlotNews`."""
 
 
 class ShardQuestion(Message):
@@ -90,8 +85,6 @@ class NarrowQuestion(ShardQuestion):
 class NarrowReply(Message):
     """`asked` is the `digest` of the question; the files are the first Arrow table."""
 
-    table_id: str
-    version: Version
     asked: str
 
 
@@ -124,23 +117,26 @@ class ShardSize(Message):
 
 
 class SlotNews(Message):
-    """An executor that joins, lives or leaves.
+    """A sign of life of an executor, the first of which lets it join.
 
     Attributes:
         id: opaque; of this process alone.
         endpoint: where it listens, with an address, never a host's name.
         sizes: of shards that it holds.
+        leaves: it ends.
     """
 
     api: Literal["v1"] = "v1"
     slot: Annotated[int, Field(ge=0, le=1_000_000)]
     id: Annotated[str, Field(min_length=1, max_length=200)]
-    endpoint: Annotated[str, Field(max_length=500)] = ""
+    endpoint: Annotated[str, Field(max_length=500)]
     sizes: Annotated[tuple[ShardSize, ...], Field(max_length=MAX_SIZES)] = ()
+    leaves: bool = False
 
 
 class Welcome(Message):
-    """Whether the coordinator counts on the executor. One that is not known has to join."""
+    """Whether the coordinator knew the executor. To one that was not known, it assigns shards as to
+    one that holds nothing."""
 
     known: bool
 

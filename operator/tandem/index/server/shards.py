@@ -24,8 +24,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from tandem.distinct import BoolArray, IntArray
-from tandem.index.assignment import Shard
 from tandem.index.entries import UNKNOWN_ROWS, Entries
+from tandem.index.server.assignment import Shard
 from tandem.index.window import Chosen, View
 
 SHARD_SIZE: Final = 16 << 20

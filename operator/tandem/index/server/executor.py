@@ -27,15 +27,15 @@ from tandem.index.library import condition
 from tandem.index.narrowing import GroupMatches, narrowed, together
 from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.calls import Answer, Background, parsed
-from tandem.index.server.executors.slot_messages import (
+from tandem.index.server.executor_messages import (
     MAX_REPLY_BYTES,
+    ExecutorCall,
     InvalidateQuestion,
     NarrowQuestion,
     NarrowReply,
     PrimeReply,
     ShardQuestion,
     SlotCache,
-    SlotCall,
     digest,
     files_of,
     matches_table,
@@ -262,7 +262,8 @@ WAITING_PRIMES: Final = 64
 
 
 class ExecutorService:
-    """Answers a coordinator. Thread-safe.
+    """Answers a coordinator. Thread-safe. `timeout_s` is of use where a call leaves the process
+    (`RemoteExecutor`).
 
     Args:
         stores: how the store of each table is opened, by the name of its LakeTable.
@@ -296,23 +297,25 @@ class ExecutorService:
         """Raises: InvalidSpec, ReferenceNotFound."""
         head, _, _ = body.partition(b"\n")
         match call:
-            case SlotCall.NARROW:
+            case ExecutorCall.NARROW:
                 asked = parsed(NarrowQuestion, call, head)
                 reply, table = self.narrow(asked, files_of(body))
                 return Answer(reply, (table,))
-            case SlotCall.PRIME:
+            case ExecutorCall.PRIME:
                 return Answer(self.prime(parsed(ShardQuestion, call, head), files_of(body)))
-            case SlotCall.SHOW_CACHE:
+            case ExecutorCall.SHOW_CACHE:
                 return Answer(self.show())
-            case SlotCall.INVALIDATE_CACHE:
+            case ExecutorCall.INVALIDATE_CACHE:
                 gone = parsed(InvalidateQuestion, call, head)
                 return Answer(self.invalidate(gone))
             case _:
                 raise InvalidSpec(
-                    "no such call", resource=call[:40], expected="one of " + ", ".join(SlotCall)
+                    "no such call", resource=call[:40], expected="one of " + ", ".join(ExecutorCall)
                 )
 
-    def narrow(self, asked: NarrowQuestion, files: pa.Table) -> tuple[NarrowReply, pa.Table]:
+    def narrow(
+        self, asked: NarrowQuestion, files: pa.Table, timeout_s: float = 0  # noqa: ARG002
+    ) -> tuple[NarrowReply, pa.Table]:  # fmt: skip
         """Which row groups of the files a condition needs. Raises: InvalidSpec, ReferenceNotFound,
         InvalidStatement."""
         head, where = _understood(asked.of, asked.where)
@@ -348,12 +351,12 @@ class ExecutorService:
         table = matches_table(whole)
         if table.nbytes > self._reply_bytes:
             table = matches_table(GroupMatches.unknown(files.num_rows))
-        reply = NarrowReply(
-            table_id=asked.table_id, version=asked.of.version, asked=digest(asked, files)
-        )
+        reply = NarrowReply(asked=digest(asked, files))
         return reply, table
 
-    def prime(self, asked: ShardQuestion, files: pa.Table) -> PrimeReply:
+    def prime(
+        self, asked: ShardQuestion, files: pa.Table, timeout_s: float = 0  # noqa: ARG002
+    ) -> PrimeReply:  # fmt: skip
         """Read facts of files in the background, before they are asked for."""
         rows_of = _by_shard(asked, files)
         if not self._waiting.acquire(blocking=False):
@@ -380,14 +383,14 @@ class ExecutorService:
         self._background.submit(asked.table, load)
         return PrimeReply(files=files.num_rows)
 
-    def show(self) -> SlotCache:
+    def show(self, timeout_s: float = 0) -> SlotCache:  # noqa: ARG002
         return SlotCache(
             shards=self.held.shown(),
             limit_bytes=self.held.limit_bytes,
             evictions=self.held.evictions,
         )
 
-    def invalidate(self, gone: InvalidateQuestion) -> Message:
+    def invalidate(self, gone: InvalidateQuestion, timeout_s: float = 0) -> Message:  # noqa: ARG002
         """Forget shards, and show what is left."""
         self.held.drop(gone.table_id, gone.shards)
         return self.show()

@@ -6,9 +6,8 @@ whose reply is not believed, the files are left as they are.
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -19,13 +18,10 @@ import pyarrow.compute as pc
 from tandem.delta.stats import MOST_ROWS
 from tandem.distinct import IntArray
 from tandem.errors import StorageError, TandemError, Unreachable
-from tandem.index import assignment as rules
-from tandem.index.assignment import Executor, Routes, Shard, ShardMapping
 from tandem.index.facts.row_groups import UNKNOWN
 from tandem.index.narrowing import GroupMatch, GroupMatches, Narrower, together
-from tandem.index.server.executors.registry import Registry
-from tandem.index.server.executors.shards import TableShards
-from tandem.index.server.executors.slot_messages import (
+from tandem.index.server.assignment import Assignments, Executor, Shard
+from tandem.index.server.executor_messages import (
     FILES,
     MATCHES,
     MAX_FILES,
@@ -36,6 +32,8 @@ from tandem.index.server.executors.slot_messages import (
     matches_from,
 )
 from tandem.index.server.messages import MAX_ITEMS, VersionOf
+from tandem.index.server.registry import Registry
+from tandem.index.server.shards import TableShards
 from tandem.index.window import Chosen, Head
 from tandem.statements.tree import Expr
 
@@ -50,12 +48,8 @@ def believed(
     asked: NarrowQuestion, files: pa.Table, reply: NarrowReply, table: pa.Table
 ) -> GroupMatches:
     """What a reply says of the files. Raises: ValueError, which says why it is not believed."""
-    if reply.table_id != asked.table_id:
-        raise ValueError(f"of table {reply.table_id[:100]}, asked was {asked.table_id}")
-    if reply.version != asked.of.version:
-        raise ValueError(f"of version {reply.version}, asked was {asked.of.version}")
     if reply.asked != digest(asked, files):
-        raise ValueError("of other files, or another condition")
+        raise ValueError("of other files, another version or another condition")
     if table.schema != MATCHES:
         raise ValueError(f"columns {table.schema.names}")
     table.validate(full=True)
@@ -84,63 +78,6 @@ def believed(
     if (sums[known] != logged[known]).any():
         raise ValueError("a file with other rows than the log says")
     return found
-
-
-# The current mapping of a coordinator, shared by the threads that answer requests.
-#
-# The rules are those of `tandem.index.assignment`; here is only the lock.
-
-
-class Assignments:
-    """The current mapping of a coordinator. Thread-safe: of two askers one decides (X14)."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._now = ShardMapping()
-
-    @property
-    def now(self) -> ShardMapping:
-        return self._now
-
-    def route(self, shards: Collection[Shard]) -> Routes:
-        """Assign what has no executor, and say where all of `shards` are. No executor that was
-        removed before the call is in the answer."""
-        return rules.routes(
-            shards, self._change(lambda now: rules.assign(shards, now.executors, now))
-        )
-
-    def report(self, executor: Executor, sizes: Mapping[Shard, int]) -> None:
-        """See `report`."""
-        self._change(lambda now: rules.report(now, executor, sizes))
-
-    def join(self, executor: Executor) -> None:
-        """See `joined`."""
-        self._change(lambda now: rules.joined(now, executor))
-
-    def remove(self, executor: Executor) -> tuple[Shard, ...]:
-        """See `without`. Returns: the shards it had, so that others can load them before the next
-        request."""
-        lost: list[Shard] = []
-
-        def change(now: ShardMapping) -> ShardMapping:
-            lost.extend(now.shards_of(executor))
-            return rules.without(now, executor)
-
-        self._change(change)
-        return tuple(lost)
-
-    def drop_table(self, table: str) -> None:
-        """See `without_table`."""
-        self._change(lambda now: rules.without_table(now, table))
-
-    def drop_shards(self, shards: Collection[Shard]) -> None:
-        """See `without_shards`."""
-        self._change(lambda now: rules.without_shards(now, shards))
-
-    def _change(self, change: Callable[[ShardMapping], ShardMapping]) -> ShardMapping:
-        with self._lock:
-            self._now = change(self._now)
-            return self._now
 
 
 _NO_SHARD = -1
@@ -218,11 +155,11 @@ class Asking:
         Args:
             until: of `time.monotonic`.
         """
-        slot, left = self.registry.slot(batch.executor), until - time.monotonic()
-        if slot is None or left <= 0:
+        reached, left = self.registry.reached(batch.executor), until - time.monotonic()
+        if reached is None or left <= 0:
             return None
         try:
-            reply, table = slot.narrow(question, files, left)
+            reply, table = reached.narrow(question, files, left)
         except (Unreachable, StorageError) as error:
             self.registry.fail(batch.executor, error)
             return None

@@ -17,14 +17,14 @@ from typing import Final
 import structlog
 
 from tandem.errors import TandemError
-from tandem.index.assignment import Executor, Shard
 from tandem.index.narrowing import Narrower, open_files
+from tandem.index.server.asking import Asking, Fanned
+from tandem.index.server.assignment import Assignments, Executor, Shard
 from tandem.index.server.calls import Background
-from tandem.index.server.executors.asking import Asking, Assignments, Fanned
-from tandem.index.server.executors.registry import LEFT_OUT_S, Registry
-from tandem.index.server.executors.shards import SHARD_SIZE, TableShards
-from tandem.index.server.executors.slot_messages import InvalidateQuestion, ShardQuestion, SlotCache
-from tandem.index.server.executors.slots import LocalSlot, Slot
+from tandem.index.server.executor import ExecutorService
+from tandem.index.server.executor_messages import InvalidateQuestion, ShardQuestion, SlotCache
+from tandem.index.server.registry import LEFT_OUT_S, ReachedExecutor, Registry
+from tandem.index.server.shards import SHARD_SIZE, TableShards
 from tandem.index.window import Chosen, View
 
 _log = structlog.get_logger("tandem.index.coordinator")
@@ -60,7 +60,7 @@ class Coordinator:
     def __init__(
         self,
         *,
-        local: LocalSlot | None = None,
+        local: ExecutorService | None = None,
         shard_size: int = SHARD_SIZE,
         pre_prime: bool = True,
         deadline_s: float = DEADLINE_S,
@@ -71,7 +71,7 @@ class Coordinator:
         self._shard_size, self._deadline_s = shard_size, deadline_s
         self._pre_prime = pre_prime
         self.assignments = Assignments()
-        self.registry = Registry(self.assignments.join, self._lost, left_out_s=left_out_s, now=now)
+        self.registry = Registry(self.assignments, left_out_s=left_out_s, now=now)
         self._asking = Asking(
             self.assignments, self.registry, ThreadPoolExecutor(_THREADS, "ask"), self._refused,
             deadline_s, budget_s,
@@ -83,21 +83,15 @@ class Coordinator:
         self._background = Background(1, "follow")
         self._following: dict[str, View] = {}
         if local is not None:
-            here = Executor(0, "local")
-            self.join(here, local)
-            self.registry.stay(here)
+            self.registry.join(Executor(0, "local"), local, stays=True)
 
     def close(self) -> None:
         self._background.close()
         self._asking.pool.shutdown(wait=False, cancel_futures=True)
-        for slot in self.registry.live.values():
-            slot.close()
+        for executor in self.registry.live.values():
+            executor.close()
 
     # Executors
-
-    def join(self, executor: Executor, slot: Slot) -> bool:
-        """Count on an executor, which holds nothing; False if it failed lately."""
-        return self.registry.join(executor, slot)
 
     def beat(self, executor: Executor, sizes: Mapping[Shard, int]) -> bool:
         """A sign of life, with the bytes that shards were found to need (X4). False if the executor
@@ -106,10 +100,6 @@ class Coordinator:
             return False
         self.assignments.report(executor, sizes)
         return True
-
-    def _lost(self, executor: Executor) -> None:
-        """Its shards go elsewhere, one by one (I-49)."""
-        self.assignments.route(self.assignments.remove(executor))
 
     # Tables
 
@@ -153,8 +143,8 @@ class Coordinator:
     def shown(self) -> dict[Executor, SlotCache]:
         """What the executors hold; one that does not answer is left out."""
         tasks = {
-            executor: self._asking.pool.submit(slot.show, self._deadline_s)
-            for executor, slot in self.registry.live.items()
+            executor: self._asking.pool.submit(reached.show, self._deadline_s)
+            for executor, reached in self.registry.live.items()
         }
         found = {}
         for executor, task in tasks.items():
@@ -195,8 +185,8 @@ class Coordinator:
         else:
             self.assignments.drop_table(table_id)
         question = InvalidateQuestion(table_id=table_id, shards=tuple(each.key for each in gone))
-        for executor, slot in self.registry.live.items():
-            self._background.submit(table_id, self._invalidate, executor, slot, question)
+        for executor, reached in self.registry.live.items():
+            self._background.submit(table_id, self._invalidate, executor, reached, question)
 
     def _refused(self, executor: Executor, question: ShardQuestion, problem: object) -> None:
         """A reply is not believed: what the executor holds of these shards is loaded again."""
@@ -207,14 +197,16 @@ class Coordinator:
             table=question.table,
             problem=str(problem),
         )
-        slot = self.registry.slot(executor)
-        if slot is not None:
+        reached = self.registry.reached(executor)
+        if reached is not None:
             gone = InvalidateQuestion(table_id=question.table_id, shards=question.shards)
-            self._background.submit(question.table, self._invalidate, executor, slot, gone)
+            self._background.submit(question.table, self._invalidate, executor, reached, gone)
 
-    def _invalidate(self, executor: Executor, slot: Slot, gone: InvalidateQuestion) -> None:
+    def _invalidate(
+        self, executor: Executor, reached: ReachedExecutor, gone: InvalidateQuestion
+    ) -> None:
         try:
-            slot.invalidate(gone, _CALL_S)
+            reached.invalidate(gone, _CALL_S)
         except TandemError as error:
             self.registry.fail(executor, error)
 
@@ -222,8 +214,8 @@ class Coordinator:
         files = open_files(added, with_partitions=False)
         try:
             for each in self._asking.batches(table, shards, added, most=_PRIMED):
-                slot = self.registry.slot(each.executor)
-                if slot is not None:
-                    slot.prime(each.question, each.of(files), _CALL_S)
+                reached = self.registry.reached(each.executor)
+                if reached is not None:
+                    reached.prime(each.question, each.of(files), _CALL_S)
         except TandemError as error:
             _log.info("pre-priming failed", table=table, problem=str(error))
