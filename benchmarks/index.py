@@ -135,7 +135,7 @@ def in_process(root: str, files: int, times: int, commits: int) -> dict[str, Any
 
     from tandem.delta.actions import AddFile, Commit, RemoveFile
     from tandem.index import answers, open_index
-    from tandem.index.base.bases import LEAST_FILES
+    from tandem.index.base import LEAST_FILES
     from tandem.index.library import condition
     from tandem.index.window import Lately
 

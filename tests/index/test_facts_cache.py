@@ -28,7 +28,7 @@ from tandem.errors import AccessDenied, StorageError
 from tandem.index import Query, TableIndex
 from tandem.index.facts.bloom_filters import FilterPlace
 from tandem.index.facts.cache import FactsCache
-from tandem.index.facts.files import FOLDER, LISTED_S, MAGIC, name_of, pack, packs, unpack
+from tandem.index.facts.files import FOLDER, FORM, LISTED_S, name_of, pack, packs, unpack
 from tandem.index.facts.footers import read_facts
 from tandem.index.facts.row_groups import UNKNOWN, ColumnFacts, FileFacts, concat
 from tandem.storage.store import ObjectInfo, Store
@@ -182,8 +182,8 @@ def test_Xe_the_bytes_are_those_of_the_buffers() -> None:
         assert known is not None
         arrow = pa.total_allocated_bytes() - before
         facts = known.facts
-        own = [facts.sizes, facts.rows, facts.groups, facts.group_rows, facts.group_start,
-               facts.group_bytes, *(n for column in facts.columns.values() for n in
+        own = [facts.sizes, facts.rows, facts.groups, facts.group_rows,
+               *(n for column in facts.columns.values() for n in
                (column.nulls, column.filter_start, column.filter_bytes))]  # fmt: skip
         # Numbers are numpy's, unless they lie in Arrow's memory.
         numbers = sum(each.nbytes for each in own if each.base is None)
@@ -343,7 +343,7 @@ def test_hostile_facts_take_no_more_memory_than_the_limit() -> None:
         column = ColumnFacts(bounds, bounds, zeros, zeros, zeros)
         facts = FileFacts(
             pa.array([f"job-1/no{number}.parquet"]), np.array([1]), np.array([0]),
-            np.array([groups]), zeros, zeros, zeros, {key: column},
+            np.array([groups]), zeros, {key: column},
         )  # fmt: skip
         store.put(f"{FOLDER}/job-1/{number}.facts", pack(facts, TABLE))
     assert sum(len(store.get(path)) for path in store.paths() if FOLDER in path) < 200_000
@@ -484,7 +484,7 @@ def flipped(data: bytes) -> bytes:
 
 
 def newer(data: bytes) -> bytes:
-    changed = MAGIC + struct.pack("<H", 2) + data[len(MAGIC) + 2 : -32]
+    changed = FORM.magic + struct.pack("<H", FORM.version + 1) + data[len(FORM.magic) + 2 : -32]
     return changed + hashlib.sha256(changed).digest()
 
 

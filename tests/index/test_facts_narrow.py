@@ -398,7 +398,6 @@ def test_facts_of_many_files_decide_as_those_of_each() -> None:
     ]
     whole = concat(parts)
     assert whole.groups.tolist() == [4, 3, 2, 1]
-    assert whole.first_row.tolist() == [0, 2, 4, 6, 0, 3, 6, 0, 1, 0]
     where = parse_where("i32 < 3", Schema.from_json(SCHEMA_JSON))
     found = RowGroups(whole).narrow(where, SCHEMA)
     each = [RowGroups(part).narrow(where, SCHEMA) for part in parts]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import LogPosition
 from tandem.errors import CorruptLog, VersionNotFound
-from tandem.index.base.bases import BasedTable
+from tandem.index.base import BasedTable
 from tandem.index.window import View, Window
 
 

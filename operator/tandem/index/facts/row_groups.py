@@ -208,7 +208,7 @@ def _decimal(
 
 
 UNKNOWN: Final = -1
-_COMPUTED: Final = ("first_group", "file_of_group", "first_row")
+_COMPUTED: Final = ("first_group", "file_of_group")
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +266,6 @@ class FileFacts:
         rows: physical rows.
         groups: row groups of each file, which follow each other below.
         group_rows: physical rows of each row group.
-        group_start, group_bytes: where its pages lie in the file.
     """
 
     paths: pa.Array
@@ -274,8 +273,6 @@ class FileFacts:
     rows: IntArray
     groups: IntArray
     group_rows: IntArray
-    group_start: IntArray
-    group_bytes: IntArray
     columns: Mapping[ColumnKey, ColumnFacts]
 
     def __len__(self) -> int:
@@ -291,18 +288,10 @@ class FileFacts:
         """The file of each row group."""
         return np.repeat(np.arange(len(self)), self.groups)
 
-    @cached_property
-    def first_row(self) -> IntArray:
-        """The position in its file of each row group's first row."""
-        before = np.append(0, np.cumsum(self.group_rows))
-        positions: IntArray = before[:-1] - before[self.first_group[self.file_of_group]]
-        return positions
-
     @property
     def nbytes(self) -> int:
         """Bytes of its buffers, and of what was computed of them."""
-        own = (self.paths, self.sizes, self.rows, self.groups, self.group_rows, self.group_start,
-               self.group_bytes)  # fmt: skip
+        own = (self.paths, self.sizes, self.rows, self.groups, self.group_rows)
         computed = [self.__dict__[name] for name in _COMPUTED if name in self.__dict__]
         by_hash = self.__dict__.get("_by_hash", ())
         return sum(each.nbytes for each in (*own, *self.columns.values(), *computed, *by_hash))
@@ -317,8 +306,7 @@ class FileFacts:
         groups = self.groups_of(files)
         return FileFacts(
             self.paths.take(pa.array(files)), self.sizes[files], self.rows[files],
-            self.groups[files], self.group_rows[groups], self.group_start[groups],
-            self.group_bytes[groups],
+            self.groups[files], self.group_rows[groups],
             {key: column.take(groups) for key, column in self.columns.items()},
         )  # fmt: skip
 
@@ -397,7 +385,6 @@ def concat(parts: Sequence[FileFacts]) -> FileFacts:
     return FileFacts(
         pa.concat_arrays([pa.array([], pa.string()), *(part.paths for part in parts)]),
         together("sizes"), together("rows"), together("groups"), together("group_rows"),
-        together("group_start"), together("group_bytes"),
         {key: _joined(key, parts) for key in keys},
     )  # fmt: skip
 
