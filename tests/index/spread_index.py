@@ -29,7 +29,7 @@ from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.assignment import Executor
 from tandem.index.server.client import RemoteIndex
 from tandem.index.server.coordinator import Coordinator
-from tandem.index.server.executor import ExecutorService
+from tandem.index.server.executor import ExecutorService, MakeFacts
 from tandem.index.server.messages import CacheAnswer, HeldShard
 from tandem.index.server.registration import (
     RegistryService,
@@ -105,7 +105,7 @@ class Spread:
         local: bool = False,
         limit_bytes: int | None = None,
         shard_size: int = 1,
-        facts: Callable[[Any], FactsCache] = eager,
+        facts: MakeFacts = eager,
         deadline_s: float = 60.0,
         budget_s: float = 30.0,
         left_out_s: float = 0.5,

@@ -28,7 +28,16 @@ from tandem.errors import AccessDenied, StorageError
 from tandem.index import Query, TableIndex
 from tandem.index.facts.bloom_filters import FilterPlace
 from tandem.index.facts.cache import FactsCache
-from tandem.index.facts.files import FOLDER, FORM, LISTED_S, name_of, pack, packs, unpack
+from tandem.index.facts.files import (
+    FOLDER,
+    FORM,
+    LISTED_S,
+    FactsListing,
+    name_of,
+    pack,
+    packs,
+    unpack,
+)
 from tandem.index.facts.footers import read_facts
 from tandem.index.facts.row_groups import UNKNOWN, ColumnFacts, FileFacts, concat
 from tandem.storage.store import ObjectInfo, Store
@@ -568,3 +577,14 @@ def test_a_table_that_was_made_again_believes_nothing_of_the_last_one(tmp_path: 
     for each in (index, again.index()):
         found = each.reader(Query("id > 990")).read_all()
         assert sorted(found["id"].to_pylist()) == sorted([*range(991, 1_001)] * 2)
+
+
+def test_stored_facts_are_listed_once_for_a_while() -> None:
+    store, now = MemoryStore(), [0.0]
+    listing = FactsListing(store, now=lambda: now[0])
+    store.put(f"{FOLDER}/one.facts", b"1")
+    for _ in range(2):
+        assert [each.path for each in listing.files()[""]] == [f"{FOLDER}/one.facts"]
+        store.put(f"{FOLDER}/two.facts", b"2")
+    now[0] = LISTED_S
+    assert len(listing.files()[""]) == 2

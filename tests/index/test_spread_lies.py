@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index.spread_index import GROUP, ROWS, Lake, Spread, spread, until
+from index.spread_index import GROUP, ROWS, Lake, Spread, eager, spread, until
 from support.some import few
 from tandem.errors import InvalidSpec, InvalidStatement, StorageError
 from tandem.index import Query, open_index
@@ -138,7 +138,7 @@ def test_Xa_a_lie_is_caught_and_counted_and_changes_no_number(
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
 def test_no_lie_is_believed(lake: Lake, lie: Callable[..., Reply]) -> None:
     store = open_index(lake.location).store
-    service = ExecutorService({"lake": lambda: store}, reply_bytes=1 << 20, facts=_eager)
+    service = ExecutorService({"lake": lambda: store}, reply_bytes=1 << 20, facts=eager)
     asked, files = question(lake)
     reply, table = service.narrow(asked, files)
     service.close()
@@ -192,7 +192,7 @@ def test_after_a_lie_the_shard_is_loaded_again(lake: Lake, monkeypatch: pytest.M
 def test_a_reply_that_would_be_too_large_is_not_made(lake: Lake) -> None:
     store = open_index(lake.location).store
     small, whole = (
-        ExecutorService({"lake": lambda: store}, reply_bytes=limit, facts=_eager)
+        ExecutorService({"lake": lambda: store}, reply_bytes=limit, facts=eager)
         for limit in (100, 1 << 20)
     )
     asked, files = question(lake)
@@ -201,12 +201,6 @@ def test_a_reply_that_would_be_too_large_is_not_made(lake: Lake) -> None:
         found = believed(asked, files, reply, table)
         assert NeededGroups.of(found, np.zeros(3, np.int64)).groups.to_pylist() == expected
         service.close()
-
-
-def _eager(store: Any) -> Any:
-    from index.spread_index import eager
-
-    return eager(store)
 
 
 def question(lake: Lake) -> tuple[NarrowQuestion, pa.Table]:

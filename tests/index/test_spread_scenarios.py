@@ -15,6 +15,7 @@ from index.spread_index import ROWS, Lake, Spread, eager, spread, until
 from tandem.errors import StorageError, Unreachable
 from tandem.index import Query, open_index
 from tandem.index.facts.cache import FactsCache
+from tandem.index.facts.files import FactsListing
 from tandem.index.server import coordinator as coordinator_
 from tandem.index.server.client import ChainedIndex
 from tandem.index.server.registry import RemoteExecutor
@@ -216,7 +217,7 @@ class Gate:
     def __init__(self) -> None:
         self.open = threading.Event()
 
-    def __call__(self, store: Store) -> FactsCache:
+    def __call__(self, store: Store, _listing: FactsListing) -> FactsCache:
         gate = self
 
         class Waiting(FactsCache):

@@ -18,7 +18,7 @@ import structlog
 from tandem.distinct import BoolArray, IntArray
 from tandem.errors import StorageError
 from tandem.index.facts.bloom_filters import BloomFilter, FilterPlace, filters_of
-from tandem.index.facts.files import WORTH_STORED, StoredFacts
+from tandem.index.facts.files import WORTH_STORED, FactsListing, StoredFacts
 from tandem.index.facts.footers import File, Footers, each_in_threads
 from tandem.index.facts.narrow import RowGroups
 from tandem.index.facts.row_groups import UNKNOWN, FileFacts, concat
@@ -256,6 +256,7 @@ class FactsCache:
     """The facts of one table's files. Thread-safe.
 
     Args:
+        listing: of the store's facts, if others share it.
         limit: bytes that are held at most. Beyond it filters go first, then the facts that were
             used least recently.
         bloom_filters: whether filters are read.
@@ -267,6 +268,7 @@ class FactsCache:
     def __init__(
         self,
         store: Store,
+        listing: FactsListing | None = None,
         *,
         limit: int = LIMIT,
         bloom_filters: bool = True,
@@ -281,7 +283,8 @@ class FactsCache:
         self._held = HeldFacts(limit)
         self._filters = HeldFilters(store)
         self._table_id = ""
-        self._stored = StoredFacts(store, now=now)
+        self._listing = listing
+        self._stored = self._nothing_stored()
         self._footers = Footers(store)
         self._in_vain: dict[str, None] = {}
         """What questions asked for and did not get, oldest first."""
@@ -404,9 +407,13 @@ class FactsCache:
     def _drop(self) -> None:
         self._held.drop()
         self._filters.drop()
-        self._stored = StoredFacts(self._store, now=self._now)
+        self._stored = self._nothing_stored()
         self._footers = Footers(self._store)
         self._in_vain.clear()
+
+    def _nothing_stored(self) -> StoredFacts:
+        listing = self._listing or FactsListing(self._store, now=self._now)
+        return StoredFacts(self._store, listing)
 
     def _at(self, wanted: _Wanted) -> IntArray:
         return self._held.at(wanted.paths, wanted.sizes, wanted.rows)

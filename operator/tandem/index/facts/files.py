@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -201,20 +202,48 @@ def packs(parts: Sequence[FileFacts], table_id: str) -> Iterator[tuple[FileFacts
         yield from packs(parts[middle:], table_id)
 
 
-class StoredFacts:
-    """The files of facts of a table, each read once. Not thread-safe.
+class FactsListing:
+    """Which files of facts a table has. Several caches may share one. Thread-safe.
 
     Args:
         now: seconds of a clock that never goes back.
     """
 
     def __init__(self, store: Store, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._store, self._now = store, now
+        self._lock = threading.Lock()
+        self._listed = -float("inf")
+        self._files: Mapping[str, Sequence[ObjectInfo]] = {}
+
+    def files(self) -> Mapping[str, Sequence[ObjectInfo]]:
+        """By the folder whose data files they describe, "" for any; the newest first. A new mapping
+        after each look."""
+        with self._lock:
+            if self._now() - self._listed >= LISTED_S:
+                self._listed = self._now()
+                self._files = self._look()
+            return self._files
+
+    def _look(self) -> dict[str, list[ObjectInfo]]:
+        found: dict[str, list[ObjectInfo]] = {}
+        try:
+            for meta in islice(self._store.list(FOLDER), MOST_LISTED):
+                found.setdefault(folder_of(meta.path)[len(FOLDER) + 1 :], []).append(meta)
+        except StorageError as error:
+            _note("stored facts cannot be listed now", problem=str(error))
+        for metas in found.values():
+            metas.sort(key=lambda meta: -meta.modified_ms)
+        return found
+
+
+class StoredFacts:
+    """The files of facts of a table, each read once. Not thread-safe."""
+
+    def __init__(self, store: Store, listing: FactsListing) -> None:
         self.not_believed: Counter[str] = Counter()
         """How many were not believed, by the field that was wrong."""
-        self._store, self._now = store, now
-        self._listed = -float("inf")
-        self._files: dict[str, list[ObjectInfo]] = {}
-        """By the folder whose data files they describe; "" for any."""
+        self._store, self._listing = store, listing
+        self._files: Mapping[str, Sequence[ObjectInfo]] = {}
         self._known: set[str] = set()
         """The files that were read, or written."""
         self._unread: set[str] = set()
@@ -229,7 +258,7 @@ class StoredFacts:
             table_id: of the table whose files they must be of.
             limit: bytes of facts after which no more are read.
         """
-        self._list()
+        self._look()
         if not self._unread:
             return []
         folders = dict.fromkeys([*filter(None, map(folder_of, paths.to_pylist())), ""])
@@ -266,23 +295,13 @@ class StoredFacts:
         self._known.clear()
         self._unread = {meta.path for metas in self._files.values() for meta in metas}
 
-    def _list(self) -> None:
-        now = self._now()
-        if now - self._listed < LISTED_S:
-            return
-        self._listed = now
-        found: dict[str, list[ObjectInfo]] = {}
-        try:
-            for meta in islice(self._store.list(FOLDER), MOST_LISTED):
-                found.setdefault(folder_of(meta.path)[len(FOLDER) + 1 :], []).append(meta)
-        except StorageError as error:
-            _note("stored facts cannot be listed now", problem=str(error))
-        for metas in found.values():
-            metas.sort(key=lambda meta: -meta.modified_ms)
-        self._files = found
-        there = {meta.path for metas in found.values() for meta in metas}
-        self._known &= there
-        self._unread = there - self._known
+    def _look(self) -> None:
+        files = self._listing.files()
+        if files is not self._files:
+            self._files = files
+            there = {meta.path for metas in files.values() for meta in metas}
+            self._known &= there
+            self._unread = there - self._known
 
     def _one(self, meta: ObjectInfo, table_id: str) -> FileFacts | None:
         try:

@@ -8,12 +8,10 @@ are until then (X-b).
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import lru_cache, partial
-from itertools import islice
-from typing import BinaryIO, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +20,7 @@ import structlog
 from tandem.distinct import IntArray
 from tandem.errors import InvalidSpec, ReferenceNotFound, StorageError
 from tandem.index.facts.cache import LIMIT, FactsCache
-from tandem.index.facts.files import FOLDER, LISTED_S, MOST_LISTED
+from tandem.index.facts.files import FactsListing
 from tandem.index.library import condition
 from tandem.index.narrowing import GroupMatches, narrowed, together
 from tandem.index.server.answer_files import AnswerFiles
@@ -43,67 +41,7 @@ from tandem.index.server.executor_messages import (
 from tandem.index.server.messages import HeldShard, Message, VersionOf
 from tandem.index.window import Head
 from tandem.statements.tree import Expr
-from tandem.storage.store import ObjectInfo, Store
-
-# A table's store, of which the stored facts are listed once for all shards that an executor holds.
-#
-# Each shard has facts of its own, and would list them for itself.
-
-
-class SharedListing:
-    """`tandem.storage.store.Store` describes each call.
-
-    Args:
-        now: seconds of a clock that never goes back.
-    """
-
-    def __init__(self, store: Store, *, now: Callable[[], float] = time.monotonic) -> None:
-        self._store, self._now = store, now
-        self._lock = threading.Lock()
-        self._listed = -float("inf")
-        self._facts: list[ObjectInfo] = []
-
-    @property
-    def location(self) -> str:
-        return self._store.location
-
-    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
-        if prefix != FOLDER or start_after:
-            return self._store.list(prefix, start_after=start_after)
-        with self._lock:
-            now = self._now()
-            if now - self._listed >= LISTED_S:
-                self._facts = [*islice(self._store.list(prefix), MOST_LISTED)]
-                self._listed = now
-            return iter(self._facts)
-
-    def get(self, path: str) -> bytes:
-        return self._store.get(path)
-
-    def get_range(self, path: str, start: int, length: int) -> bytes:
-        return self._store.get_range(path, start, length)
-
-    def head(self, path: str) -> ObjectInfo:
-        return self._store.head(path)
-
-    def put(self, path: str, data: bytes) -> None:
-        self._store.put(path, data)
-
-    def put_if_absent(self, path: str, data: bytes) -> None:
-        self._store.put_if_absent(path, data)
-
-    def delete(self, paths: Iterable[str]) -> None:
-        self._store.delete(paths)
-
-    def open_input(self, path: str) -> BinaryIO:
-        return self._store.open_input(path)
-
-    def open_output(self, path: str) -> BinaryIO:
-        return self._store.open_output(path)
-
-    def delete_prefix(self, prefix: str, *, keep: Collection[str] = ()) -> int:
-        return self._store.delete_prefix(prefix, keep=keep)
-
+from tandem.storage.store import Store
 
 # The facts that one executor holds, shard by shard, below a limit of bytes.
 #
@@ -112,7 +50,7 @@ class SharedListing:
 
 
 _NOTHING = 0, 0
-MakeFacts = Callable[[Store], FactsCache]
+MakeFacts = Callable[[Store, FactsListing], FactsCache]
 
 
 class ShardName(NamedTuple):
@@ -167,7 +105,7 @@ class HeldShards:
         # No shard alone may take more than all.
         most = LIMIT if limit_bytes is None else min(limit_bytes, LIMIT)
         self._facts = facts or partial(FactsCache, limit=most)
-        self._opened: dict[str, Store] = {}
+        self._tables: dict[str, tuple[Store, FactsListing]] = {}
         self._lock = threading.Lock()
         self._held: dict[ShardName, Held] = {}
         self._loads: dict[ShardName, int] = {}
@@ -176,12 +114,12 @@ class HeldShards:
 
     def of(self, name: ShardName) -> Held:
         """The facts of a shard, which may be none yet. Raises: ReferenceNotFound."""
-        store = self._store(name.table)
+        store, listing = self._opened(name.table)
         with self._lock:
             self._turn += 1
             held = self._held.get(name)
             if held is None:
-                held = self._held[name] = Held(self._facts(store))
+                held = self._held[name] = Held(self._facts(store, listing))
                 self._loads[name] = self._loads.get(name, 0) + 1
             else:
                 self._hits[name] = self._hits.get(name, 0) + 1
@@ -237,9 +175,10 @@ class HeldShards:
                 del self._held[name]
                 self.evictions += 1
 
-    def _store(self, table: str) -> Store:
+    def _opened(self, table: str) -> tuple[Store, FactsListing]:
+        """A table's store, and the listing of its facts, which all of its shards share."""
         with self._lock:
-            found = self._opened.get(table)
+            found = self._tables.get(table)
         if found is None:
             opener = self._stores.get(table)
             if opener is None:
@@ -248,9 +187,9 @@ class HeldShards:
                     resource=table[:100],
                     expected="the name of a LakeTable that the server serves",
                 )
-            opened = SharedListing(opener())
+            store = opener()
             with self._lock:
-                found = self._opened.setdefault(table, opened)
+                found = self._tables.setdefault(table, (store, FactsListing(store)))
         return found
 
 
