@@ -466,5 +466,5 @@ def test_a_server_writes_a_base_which_the_next_one_begins_with(tmp_path: Path) -
     assert again.ask("GetCount", question).message == before
     index = open_index(str(root))
     assert index.certain_count(Query("id < 2")).version == 2
-    assert not index.base_due
+    assert not index.table.base_due
     again.close()

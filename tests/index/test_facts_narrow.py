@@ -380,8 +380,7 @@ def test_a_partition_column_in_a_file_decides_nothing() -> None:
     found = groups.narrow(where, schema, known=known)
     assert (shown(found.may), shown(found.must)) == ("0", "0")
     where = parse_where("text = 'q' AND i32 = 1", Schema.from_json(SCHEMA_JSON))
-    found = groups.narrow(where, schema, known=known)
-    found = groups.narrow_by_filters(where, schema, found, no_filter, known=known)
+    found = groups.narrow(where, schema, known=known, load=no_filter)
     assert shown(found.may) == "0"
 
 

@@ -161,9 +161,9 @@ def test_X16_a_longer_table_at_the_same_place_leaves_nothing(
 def test_X21_the_first_question_of_a_second_client_is_a_hit(served: Served) -> None:
     served.index().count()
     held = served.service._served["flights"].index
-    window = held._table._window
+    window = held.table._window
     assert served.index().count() == 50
-    assert held._table._window is window
+    assert held.table._window is window
 
 
 @pytest.mark.parametrize(

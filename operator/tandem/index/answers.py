@@ -250,6 +250,10 @@ class CertainBounds:
     highs: Sequence[Any]
 
 
+Scope = tuple[Expr | None, Collection[str], Narrower | None, PathRange | None]
+"""A condition, segments, what narrows and paths: of the functions below."""
+
+
 def splits(
     view: View,
     where: Expr | None = None,

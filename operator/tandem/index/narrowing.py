@@ -258,10 +258,7 @@ def narrowed(head: Head, where: Expr, files: pa.Table, cache: FactsCache) -> Gro
     owner = np.repeat(np.arange(count), counts)
     of_groups = {name: column.take(owner) for name, column in values.items()}
     groups = facts.groups_of(at)
-    found = known.narrow(where, schema, groups, by_id=by_id, known=of_groups)
-    found = known.narrow_by_filters(
-        where, schema, found, cache.filters, by_id=by_id, known=of_groups
-    )
+    found = known.narrow(where, schema, groups, by_id=by_id, known=of_groups, load=cache.filters)
     match = np.where(
         found.may, np.where(found.must, GroupMatch.ALL, GroupMatch.SOME), GroupMatch.NONE
     )

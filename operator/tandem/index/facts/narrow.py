@@ -56,44 +56,44 @@ class RowGroups:
         *,
         by_id: bool = False,
         known: Mapping[str, HeldBounds] | None = None,
+        load: LoadFilters | None = None,
     ) -> Narrowed:
-        """Decide by statistics.
+        """Decide by statistics, and what these leave open by bloom filters.
 
         Args:
             schema: of the columns that files hold: readers take partition columns from the log.
             groups: which row groups; None for all.
             by_id: the table maps columns by field id.
             known: bounds of partition columns in these row groups, by name.
+            load: reads filters; None for statistics alone. Only filters that can exclude a row
+                group are loaded, column by column.
         """
+        known = known or {}
         bounds = self._bounds(where, schema, groups, by_id, known)
         groups = np.arange(bounds.count) if groups is None else groups
-        return Narrowed(groups, may_match(where, bounds), must_match(where, bounds))
+        may, must = may_match(where, bounds), must_match(where, bounds)
+        if load is not None:
+            open_ = np.flatnonzero(may & ~must)
+            chosen = {name: column.take(open_) for name, column in known.items()}
+            may[open_] = self._by_filters(where, schema, groups[open_], by_id, chosen, load)
+        return Narrowed(groups, may, must)
 
-    def narrow_by_filters(
+    def _by_filters(
         self,
         where: Expr,
         schema: StructType,
-        found: Narrowed,
+        groups: IntArray,
+        by_id: bool,
+        known: Mapping[str, HeldBounds],
         load: LoadFilters,
-        *,
-        by_id: bool = False,
-        known: Mapping[str, HeldBounds] | None = None,
-    ) -> Narrowed:
-        """Exclude more row groups by their bloom filters. Only filters that can exclude one are
-        loaded, column by column.
-
-        Args:
-            found: what `narrow` found, with the same arguments.
-        """
-        undecided = np.flatnonzero(found.may & ~found.must)
-        groups = found.groups[undecided]
-        chosen = {name: column.take(undecided) for name, column in (known or {}).items()}
-        bounds = self._bounds(where, schema, groups, by_id, chosen)
+    ) -> BoolArray:
+        """Whether a condition may be true on a row of some row groups."""
+        bounds = self._bounds(where, schema, groups, by_id, known)
         probes = [
             probe
             for name, constants in equalities(where).items()
             if name in bounds.columns
-            and name not in chosen
+            and name not in known
             and (
                 probe := Probe(
                     self.facts, groups, schema[name], bounds.columns[name], constants, by_id=by_id
@@ -112,9 +112,7 @@ class RowGroups:
             _assume(probes, False)
             probe.ask(np.flatnonzero(certain & ~possible), load)
         _assume(probes, True)
-        may = found.may.copy()
-        may[undecided] = may_match(where, filtered) if probes else True
-        return Narrowed(found.groups, may, found.must)
+        return may_match(where, filtered) if probes else np.ones(bounds.count, bool)
 
     @property
     def nbytes(self) -> int:
@@ -128,9 +126,9 @@ class RowGroups:
         schema: StructType,
         groups: IntArray | None,
         by_id: bool,
-        known: Mapping[str, HeldBounds] | None,
+        known: Mapping[str, HeldBounds],
     ) -> FileBounds:
-        columns: dict[str, ColumnBounds] = dict(known or {})
+        columns: dict[str, ColumnBounds] = dict(known)
         for name, type_ in columns_of(where):
             field = schema.get(name)
             if field is None or name in columns:

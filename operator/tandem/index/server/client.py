@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -45,6 +45,7 @@ from tandem.index.server.messages import (
     BoundsQuestion,
     CountAnswer,
     IndexCall,
+    Message,
     PortionsAnswer,
     PortionsQuestion,
     Question,
@@ -52,9 +53,8 @@ from tandem.index.server.messages import (
     VersionOf,
     broken,
     one,
+    portions_from,
     reading,
-    received_portions,
-    received_splits,
     sending,
     splits_from,
     whole,
@@ -75,6 +75,7 @@ _WRONG_QUESTION = (InvalidStatement, UnknownSegment, VersionNotFound)
 """What is the same everywhere."""
 
 T = TypeVar("T")
+M = TypeVar("M", bound=Message)
 
 
 class Fallback(StrEnum):
@@ -102,44 +103,41 @@ class RemoteIndex(IndexReader):
         return self._store
 
     def certain_count(self, query: Query = EVERYTHING) -> CertainCount:
-        message, tables = self._ask(IndexCall.GET_COUNT, self._question(query))
-        answer = whole(CountAnswer, message)
+        answer, tables = self._ask(IndexCall.GET_COUNT, CountAnswer, Question, query)
         head = self._head(answer.of, query)
         if not answer.rest and not tables:
             return CertainCount(head.version, answer.rows, splits_of(head, []))
         table = one(tables)
         if table.num_rows != answer.rest:
             raise broken(f"{table.num_rows} splits", f"{answer.rest} splits")
-        rest = received_splits(head, table, query.paths)
+        rest = splits_from(head, table, query.paths)
         return CertainCount(head.version, answer.rows, rest)
 
     def splits(self, query: Query = EVERYTHING) -> Splits:
-        message, tables = self._ask(IndexCall.GET_SPLITS, self._question(query))
-        answer = whole(SplitsAnswer, message)
-        table = self._fetched(answer) if answer.ticket else one(tables)
+        answer, tables = self._ask(IndexCall.GET_SPLITS, SplitsAnswer, Question, query)
+        if answer.ticket:
+            seconds = answer.splits / _SPLITS_A_SECOND
+            table = self._connection.fetch(answer.ticket, more_s=seconds)
+        else:
+            table = one(tables)
         if table.num_rows != answer.splits:
             raise broken(f"{table.num_rows} splits", f"{answer.splits} splits")
-        found = received_splits(self._head(answer.of, query), table, query.paths)
+        found = splits_from(self._head(answer.of, query), table, query.paths)
         return found.kept(answer.readable_until_ms)
 
     def portions(self, cut: Cut, query: Query = EVERYTHING) -> Portions:
-        with sending():
-            asked = PortionsQuestion.of(
-                self._name, query, tasks=cut.tasks, most_bytes=cut.most_bytes
-            )
-        message, tables = self._ask(IndexCall.GET_PORTIONS, asked)
-        answer = whole(PortionsAnswer, message)
-        return received_portions(self._head(answer.of, query), answer.splits, one(tables))
-
-    def _fetched(self, answer: SplitsAnswer) -> pa.Table:
-        assert answer.ticket is not None
-        return self._connection.fetch(answer.ticket, more_s=answer.splits / _SPLITS_A_SECOND)
+        cut_ = {"tasks": cut.tasks, "most_bytes": cut.most_bytes}
+        answer, tables = self._ask(
+            IndexCall.GET_PORTIONS, PortionsAnswer, PortionsQuestion, query, **cut_
+        )
+        return portions_from(self._head(answer.of, query), answer.splits, one(tables))
 
     def certain_bounds(
         self, columns: Sequence[str], query: Query = EVERYTHING
     ) -> Sequence[CertainBounds]:
-        message, tables = self._ask(IndexCall.GET_BOUNDS, self._bounds_question(columns, query))
-        answer = whole(BoundsAnswer, message)
+        answer, tables = self._ask(
+            IndexCall.GET_BOUNDS, BoundsAnswer, BoundsQuestion, query, columns=tuple(columns)
+        )
         head = self._head(answer.of, query)
         if len(tables) != 3 * len(answer.columns):
             raise broken(f"{len(tables)} tables", f"3 for each of {len(answer.columns)} columns")
@@ -179,17 +177,14 @@ class RemoteIndex(IndexReader):
             raise broken(f"the table {of.table_id}", f"the table {query.table_id}")
         return of.head
 
-    def _question(self, query: Query) -> Question:
+    def _ask(
+        self, call: IndexCall, reply: type[M], question: type[Question], query: Query, **more: Any
+    ) -> tuple[M, list[pa.Table]]:
         with sending():
-            return Question.of(self._name, query)
-
-    def _bounds_question(self, columns: Sequence[str], query: Query) -> BoundsQuestion:
-        with sending():
-            return BoundsQuestion.of(self._name, query, columns=tuple(columns))
-
-    def _ask(self, call: IndexCall, asked: Question) -> tuple[dict[str, object], list[pa.Table]]:
+            asked = question.of(self._name, query, **more)
         body = asked.model_dump_json(by_alias=True, exclude_none=True).encode()
-        return self._connection.ask(call, body)
+        message, tables = self._connection.ask(call, body)
+        return whole(reply, message), tables
 
 
 class EveryFile(IndexReader):
