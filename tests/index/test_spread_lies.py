@@ -18,13 +18,13 @@ from support.some import few
 from tandem.errors import InvalidSpec, InvalidStatement, StorageError
 from tandem.index import Query, open_index
 from tandem.index.narrowing import GroupMatches, NeededGroups
-from tandem.index.server.asking import believed
 from tandem.index.server.executor import ExecutorService
 from tandem.index.server.executor_messages import (
     FILES,
     MATCHES,
     NarrowQuestion,
     NarrowReply,
+    believed,
     digest,
     matches_from,
     matches_table,

@@ -8,7 +8,7 @@ _SHARDS = (Check.SHARDS,)
 _REPLIES = (Check.REPLIES,)
 _SCENARIOS = (Check.EXECUTORS,)
 _SERVER = "index/server/"
-_ASKING = _SERVER + "asking.py"
+_MESSAGES = _SERVER + "executor_messages.py"
 _COORDINATOR, _REGISTRY = _SERVER + "coordinator.py", _SERVER + "registry.py"
 
 SPREAD = (
@@ -63,7 +63,7 @@ SPREAD = (
     Mutant(
         "spread-shard-twice",
         "a reply names each file once; X-a",
-        _ASKING,
+        _MESSAGES,
         '    if table["file"].to_pylist() != [*range(files.num_rows)]:\n',
         '    if len({*table["file"].to_pylist()}) > files.num_rows:\n',
         _REPLIES,
@@ -71,7 +71,7 @@ SPREAD = (
     Mutant(
         "spread-answer-of-two-versions",
         "a reply is of the version that was asked; X-a",
-        _SERVER + "executor_messages.py",
+        _MESSAGES,
         "{question.of.version}",
         "",
         _REPLIES,
@@ -79,7 +79,7 @@ SPREAD = (
     Mutant(
         "spread-reply-of-other-files",
         "a reply is of the files that were asked; X-c",
-        _ASKING,
+        _MESSAGES,
         "    if reply.asked != digest(asked, files):\n",
         "    if not reply.asked:\n",
         _REPLIES,
@@ -95,7 +95,7 @@ SPREAD = (
     Mutant(
         "spread-row-group-of-nowhere",
         "row groups are those of the file",
-        _ASKING,
+        _MESSAGES,
         "    if (sums[known] != logged[known]).any():\n",
         "    if (sums[known] < logged[known]).any():\n",
         _REPLIES,
@@ -120,7 +120,7 @@ SPREAD = (
     Mutant(
         "spread-failed-executor-stays",
         "an executor that does not answer is removed; I-49",
-        _ASKING,
+        _COORDINATOR,
         "            self.registry.fail(batch.executor, error)\n",
         "",
         _SCENARIOS,
@@ -136,7 +136,7 @@ SPREAD = (
     Mutant(
         "spread-replies-in-another-order",
         "what a reply says is of the files that were asked; X-a",
-        _ASKING,
+        _COORDINATOR,
         "                places.append(batch.rows)\n",
         "                places.append(np.sort(batch.rows)[::-1])\n",
         _SCENARIOS,

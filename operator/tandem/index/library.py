@@ -35,10 +35,10 @@ from tandem.index.answers import (
     portions_of,
 )
 from tandem.index.facts.cache import FactsCache
-from tandem.index.narrowing import LocalNarrower, Narrower
+from tandem.index.narrowing import GroupMatches, Narrower, narrowed
 from tandem.index.rows import RowTest
 from tandem.index.table import FollowedTable
-from tandem.index.window import Head, Holds, View
+from tandem.index.window import Chosen, Head, Holds, View
 from tandem.mergelog.state.log_table import MergeLog
 from tandem.statements import parse_where
 from tandem.statements.statement import referenced
@@ -228,7 +228,7 @@ class TableIndex(IndexReader):
         self.table = FollowedTable(log, history_s=history_s)
         self._holds = Holds(log, kept_ms=kept_ms)
         self._facts = FactsCache(log.store) if row_groups else None
-        self._narrower = None if self._facts is None else LocalNarrower(self._facts)
+        self._narrower = None if self._facts is None else Narrower(self._known)
 
     @property
     def store(self) -> Store:
@@ -282,6 +282,12 @@ class TableIndex(IndexReader):
         if query.hold_s:
             self.kept_until_ms(view, query.hold_s)
         return answers.portions(view, cut, *asked)
+
+    def _known(
+        self, head: Head, where: Expr, files: pa.Table, _chosen: Sequence[Chosen]
+    ) -> GroupMatches:
+        assert self._facts is not None
+        return narrowed(head, where, files, self._facts)
 
     def kept_until_ms(self, view: View, hold_s: int = 0) -> int:
         """Until when cleaning leaves the files of a version (Unix milliseconds), which is held for

@@ -6,8 +6,7 @@ may know less, or nothing: that loses no row (X-b). No data page is read here.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Self
@@ -156,8 +155,15 @@ class NeededGroups:
         return NeededGroups(needed, certain, groups, counted, rest, open_)
 
 
-class Narrower(ABC):
-    """Says which row groups a condition needs. Thread-safe."""
+@dataclass(frozen=True)
+class Narrower:
+    """Says which row groups a condition needs. Thread-safe.
+
+    Args:
+        known: what is known of the row groups of files (`FILES`), which are those of some entries.
+    """
+
+    known: Callable[[Head, Expr, pa.Table, Sequence[Chosen]], GroupMatches]
 
     def narrow(self, head: Head, where: Expr, parts: Sequence[Chosen]) -> list[NeededGroups]:
         """The row groups that a condition needs of some entries. Entries that are certain are
@@ -167,7 +173,7 @@ class Narrower(ABC):
         files = open_files(open_, any(name in partitions for name, _ in columns_of(where)))
         found = GroupMatches.unknown(0)
         if len(files):
-            found = self.narrow_files(head, where, files, open_)
+            found = self.known(head, where, files, open_)
         whole = NeededGroups.of(found, files["dead"].to_numpy())
         ends = np.cumsum([len(part.rows) for part in open_]).tolist()
         return [
@@ -175,12 +181,6 @@ class Narrower(ABC):
             .spread(~part.certain)
             for part, left, end in zip(parts, open_, ends, strict=True)
         ]  # fmt: skip
-
-    @abstractmethod
-    def narrow_files(
-        self, head: Head, where: Expr, files: pa.Table, chosen: Sequence[Chosen]
-    ) -> GroupMatches:
-        """What is known of the row groups of files (`FILES`), which are those of `chosen`."""
 
 
 def open_files(parts: Sequence[Chosen], with_partitions: bool) -> pa.Table:
@@ -219,18 +219,6 @@ def together(parts: Sequence[GroupMatches], places: Sequence[IntArray]) -> Group
         pa.concat_arrays([part.rows for part in parts]).take(taken),
         pa.concat_arrays([part.matches for part in parts]).take(taken),
     )
-
-
-class LocalNarrower(Narrower):
-    """By facts that this process holds."""
-
-    def __init__(self, facts: FactsCache) -> None:
-        self._facts = facts
-
-    def narrow_files(
-        self, head: Head, where: Expr, files: pa.Table, chosen: Sequence[Chosen]  # noqa: ARG002
-    ) -> GroupMatches:  # fmt: skip
-        return narrowed(head, where, files, self._facts)
 
 
 def narrowed(head: Head, where: Expr, files: pa.Table, cache: FactsCache) -> GroupMatches:

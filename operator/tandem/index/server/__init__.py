@@ -16,8 +16,7 @@ Executors hold the facts of shards, and narrow files to row groups. The coordina
 versions, and decides which files an answer has; an executor that is slow, dead or wrong costs
 narrowing, never a row (decision 0163).
 
-    coordinator        knows which executor holds which shard
-    asking             asks executors, all at once
+    coordinator        knows which executor holds which shard, and asks all at once
     assignment         which executor holds which shard
     shards             which shard a segment belongs to
     registry           the executors that live, and how they are reached

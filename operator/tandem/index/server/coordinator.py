@@ -11,21 +11,35 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
+import numpy as np
+import pyarrow as pa
 import structlog
 
-from tandem.errors import TandemError
-from tandem.index.narrowing import Narrower, open_files
-from tandem.index.server.asking import Asking, Fanned
+from tandem.distinct import IntArray
+from tandem.errors import StorageError, TandemError, Unreachable
+from tandem.index.narrowing import GroupMatches, Narrower, open_files, together
 from tandem.index.server.assignment import Assignments, Executor, Shard
 from tandem.index.server.calls import Background
 from tandem.index.server.executor import ExecutorService
-from tandem.index.server.executor_messages import InvalidateQuestion, ShardQuestion, SlotCache
+from tandem.index.server.executor_messages import (
+    FILES,
+    MAX_FILES,
+    InvalidateQuestion,
+    NarrowQuestion,
+    ShardQuestion,
+    SlotCache,
+    believed,
+)
+from tandem.index.server.messages import MAX_ITEMS, VersionOf
 from tandem.index.server.registry import LEFT_OUT_S, ReachedExecutor, Registry
 from tandem.index.server.shards import SHARD_SIZE, TableShards
-from tandem.index.window import Chosen, View
+from tandem.index.window import Chosen, Head, View
+from tandem.statements.tree import Expr
 
 _log = structlog.get_logger("tandem.index.coordinator")
 
@@ -44,6 +58,25 @@ _AT_ONCE = 65_536
 _THREADS = 32
 _CALL_S = 5.0
 """Of calls for which no caller waits."""
+
+
+_NO_SHARD = -1
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one executor is asked: the places of the files among all, and of their shards in the
+    question."""
+
+    executor: Executor
+    question: ShardQuestion
+    rows: IntArray
+    shards: IntArray
+
+    def of(self, files: pa.Table) -> pa.Table:
+        """Its files among all, with their shards."""
+        mine, shards = files.take(pa.array(self.rows)), pa.array(self.shards, pa.int32())
+        return mine.add_column(0, FILES.field("shard"), shards).combine_chunks()
 
 
 class Coordinator:
@@ -68,14 +101,12 @@ class Coordinator:
         left_out_s: float = LEFT_OUT_S,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._shard_size, self._deadline_s = shard_size, deadline_s
+        self._shard_size = shard_size
+        self._deadline_s, self._budget_s = deadline_s, budget_s
         self._pre_prime = pre_prime
         self.assignments = Assignments()
         self.registry = Registry(self.assignments, left_out_s=left_out_s, now=now)
-        self._asking = Asking(
-            self.assignments, self.registry, ThreadPoolExecutor(_THREADS, "ask"), self._refused,
-            deadline_s, budget_s,
-        )  # fmt: skip
+        self._pool = ThreadPoolExecutor(_THREADS, "ask")
         self.refused: Counter[str] = Counter()
         """Replies that were not believed, by executor."""
         self._lock = threading.Lock()
@@ -87,7 +118,7 @@ class Coordinator:
 
     def close(self) -> None:
         self._background.close()
-        self._asking.pool.shutdown(wait=False, cancel_futures=True)
+        self._pool.shutdown(wait=False, cancel_futures=True)
         for executor in self.registry.live.values():
             executor.close()
 
@@ -106,6 +137,9 @@ class Coordinator:
     def narrower(self, table: str, view: View, where: str) -> Narrower | None:
         """Narrows the files of a version by a condition; None without executors.
 
+        A caller waits until the deadline and no longer: of an executor that has not replied by
+        then, or whose reply is not believed, the files are left as they are.
+
         Args:
             table: the name of its LakeTable.
             where: the condition as the caller wrote it.
@@ -120,7 +154,92 @@ class Coordinator:
             else:
                 # What is known already is narrowed meanwhile.
                 self.followed(table, view)
-        return Fanned(self._asking, table, where, shards)
+        return Narrower(partial(self._known, table, where, shards))
+
+    def _known(
+        self, table: str, where: str, shards: TableShards,
+        head: Head, _where: Expr, files: pa.Table, chosen: Sequence[Chosen],
+    ) -> GroupMatches:  # fmt: skip
+        """What executors say of files, all of them asked at once."""
+        found, places = [GroupMatches.unknown(len(files))], [np.arange(len(files))]
+        until = time.monotonic() + self._deadline_s
+        batches = self._batches(table, shards, chosen)
+        of, budget_s = VersionOf.of(head), self._budget_s
+        asked = [
+            (
+                batch,
+                NarrowQuestion(
+                    **batch.question.model_dump(), of=of, where=where, budget_s=budget_s
+                ),
+                batch.of(files),
+            )
+            for batch in batches
+        ]
+        # The last one is asked by this thread.
+        tasks = [self._pool.submit(self._ask, *each, until) for each in asked[:-1]]
+        last = [self._ask(*each, until) for each in asked[-1:]]
+        replies = [*(_result(task, until) for task in tasks), *last]
+        for batch, reply in zip(batches, replies, strict=True):
+            if reply is not None:
+                found.append(reply)
+                places.append(batch.rows)
+        return together(found, places)
+
+    def _batches(
+        self, table: str, shards: TableShards, parts: Sequence[Chosen], *, most: int = MAX_FILES
+    ) -> list[Batch]:
+        """Whom to ask for which files. Shards that have no executor get one.
+
+        Args:
+            most: files for one executor.
+        """
+        numbers, known = [np.zeros(0, np.int64)], dict[int, Shard]()
+        for part in parts:
+            found, named = shards.of(part)
+            numbers.append(found)
+            known |= named
+        if not known:
+            return []
+        used, place_of = np.unique(np.concatenate(numbers), return_inverse=True)
+        routes = self.assignments.route(tuple(known.values()))
+        at = {shard: number for number, shard in known.items()}
+        batches = []
+        for executor, mine in routes.by_executor.items():
+            mine = mine[:MAX_ITEMS]
+            places = np.full(len(used), _NO_SHARD)
+            wanted = np.array([at[shard] for shard in mine])
+            places[np.searchsorted(used, wanted)] = np.arange(len(mine))
+            all_places = places[place_of]
+            rows = np.flatnonzero(all_places != _NO_SHARD)[:most]
+            question = ShardQuestion(
+                table=table, table_id=shards.table_id, shards=tuple(shard.key for shard in mine)
+            )
+            batches.append(Batch(executor, question, rows, all_places[rows]))
+        return batches
+
+    def _ask(self, batch: Batch, question: NarrowQuestion, files: pa.Table,
+               until: float) -> GroupMatches | None:  # fmt: skip
+        """What an executor says of files; None if it says nothing that can be believed.
+
+        Args:
+            until: of `time.monotonic`.
+        """
+        reached, left = self.registry.reached(batch.executor), until - time.monotonic()
+        if reached is None or left <= 0:
+            return None
+        try:
+            reply, table = reached.narrow(question, files, left)
+        except (Unreachable, StorageError) as error:
+            self.registry.fail(batch.executor, error)
+            return None
+        except TandemError as error:
+            self._refused(batch.executor, question, error)
+            return None
+        try:
+            return believed(question, files, reply, table)
+        except ValueError as error:
+            self._refused(batch.executor, question, error)
+            return None
 
     def followed(self, table: str, view: View) -> None:
         """A newer version is held: in the background its shards are assigned, and its new files
@@ -143,7 +262,7 @@ class Coordinator:
     def shown(self) -> dict[Executor, SlotCache]:
         """What the executors hold; one that does not answer is left out."""
         tasks = {
-            executor: self._asking.pool.submit(reached.show, self._deadline_s)
+            executor: self._pool.submit(reached.show, self._deadline_s)
             for executor, reached in self.registry.live.items()
         }
         found = {}
@@ -213,9 +332,18 @@ class Coordinator:
     def _prime(self, table: str, shards: TableShards, added: Sequence[Chosen]) -> None:
         files = open_files(added, with_partitions=False)
         try:
-            for each in self._asking.batches(table, shards, added, most=_PRIMED):
+            for each in self._batches(table, shards, added, most=_PRIMED):
                 reached = self.registry.reached(each.executor)
                 if reached is not None:
                     reached.prime(each.question, each.of(files), _CALL_S)
         except TandemError as error:
             _log.info("pre-priming failed", table=table, problem=str(error))
+
+
+def _result(task: Future[GroupMatches | None], until: float) -> GroupMatches | None:
+    try:
+        return task.result(timeout=max(until - time.monotonic(), 0))
+    except TimeoutError:
+        # Its thread ends by itself, and notes that the executor failed.
+        task.cancel()
+        return None

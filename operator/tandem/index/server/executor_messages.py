@@ -13,11 +13,14 @@ from typing import Annotated, Final, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import Field
 
+from tandem.delta.stats import MOST_ROWS
 from tandem.errors import InvalidSpec
 from tandem.index import narrowing
-from tandem.index.narrowing import GroupMatches
+from tandem.index.facts.row_groups import UNKNOWN
+from tandem.index.narrowing import GroupMatch, GroupMatches
 from tandem.index.server.messages import (
     MAX_WHERE,
     HeldShard,
@@ -159,6 +162,49 @@ def matches_from(table: pa.Table) -> GroupMatches:
     """The reverse of `matches_table`."""
     whole = table.combine_chunks()
     return GroupMatches(*(whole[name].combine_chunks() for name in ("rows", "matches")))
+
+
+# Whether a reply of an executor can be believed, and what is wrong with it. Pure.
+#
+# A coordinator has no facts, so it cannot judge them. It can judge what the reply is of, and
+# whether its numbers fit together and with the log. What is not believed costs narrowing only: the
+# files are left as they are.
+
+
+def believed(
+    asked: NarrowQuestion, files: pa.Table, reply: NarrowReply, table: pa.Table
+) -> GroupMatches:
+    """What a reply says of the files. Raises: ValueError, which says why it is not believed."""
+    if reply.asked != digest(asked, files):
+        raise ValueError("of other files, another version or another condition")
+    if table.schema != MATCHES:
+        raise ValueError(f"columns {table.schema.names}")
+    table.validate(full=True)
+    if table["file"].to_pylist() != [*range(files.num_rows)]:
+        raise ValueError(f"{len(table)} files, not each of the {files.num_rows} asked once")
+    found = matches_from(table)
+    if found.rows.is_valid() != found.matches.is_valid():
+        raise ValueError("a file with facts of one kind only")
+    lengths = pc.list_value_length(found.matches)
+    if pc.list_value_length(found.rows) != lengths:
+        raise ValueError("row groups of which something is missing")
+    rows, matches = found.rows.flatten(), found.matches.flatten()
+    if (
+        rows.null_count
+        or matches.null_count
+        or not set(pc.unique(matches).to_pylist()) <= {*GroupMatch}
+    ):
+        raise ValueError("a row group of which nothing is said")
+    numbers, owner = rows.to_numpy(), np.repeat(np.arange(len(found)), pc.fill_null(lengths, 0))
+    # As floats, whose sums do not overflow.
+    sums = np.bincount(owner, numbers, len(found))
+    if (numbers < 0).any() or (sums > MOST_ROWS).any():
+        raise ValueError("a number of rows that is none")
+    logged = files["rows"].to_numpy()
+    known = np.asarray(found.rows.is_valid()) & (logged != UNKNOWN)
+    if (sums[known] != logged[known]).any():
+        raise ValueError("a file with other rows than the log says")
+    return found
 
 
 def body(question: Message, files: pa.Table | None = None) -> bytes:
