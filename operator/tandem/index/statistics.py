@@ -144,29 +144,16 @@ def _whole_blocks(runs: Iterable[pa.Array]) -> Iterator[pa.Array]:
 
 
 def _blocks(piece: pa.Array) -> Iterator[bytes]:
-    _, ends, data = piece.buffers()
-    offsets = np.frombuffer(ends, np.int32)[piece.offset : piece.offset + len(piece) + 1]
-    missing = np.asarray(piece.is_null()) if piece.null_count else None
+    # What a null hides is not kept.
+    texts = pc.fill_null(piece, "")
+    _, ends, data = texts.buffers()
+    offsets = np.frombuffer(ends, np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    lengths = np.diff(offsets)
+    lengths[np.asarray(piece.is_null())] = _NULL
     content = memoryview(data) if data is not None else memoryview(b"")
     for first in range(0, len(piece), BLOCK):
         last = min(first + BLOCK, len(piece))
-        lengths = np.diff(offsets[first : last + 1])
-        begin, end = int(offsets[first]), int(offsets[last])
-        if missing is None:
-            yield lengths.tobytes() + bytes(content[begin:end])
-            continue
-        # What a null hides is not kept.
-        texts_ = [
-            b"" if gone else bytes(content[at:until])
-            for gone, at, until in zip(
-                missing[first:last],
-                offsets[first:last].tolist(),
-                offsets[first + 1 : last + 1].tolist(),
-                strict=True,
-            )
-        ]
-        marked = np.where(missing[first:last], _NULL, lengths).astype(np.int32)
-        yield marked.tobytes() + b"".join(texts_)
+        yield lengths[first:last].tobytes() + bytes(content[offsets[first] : offsets[last]])
 
 
 # The statistics of many files: JSON texts, decoded by column when a condition first names one.

@@ -97,11 +97,6 @@ class FollowedTable:
         """The newest version that is held."""
         return None if self._window is None else self._window.latest
 
-    def drop(self) -> None:
-        """Hold nothing; the next question loads the table."""
-        with self._lock:
-            self._window = self._older = None
-
     def _newest(self, since: float, at_least: int | None = None) -> Window:
         """The window as of a look at the log that began at or after `since`: of several callers
         that wait, one looks."""

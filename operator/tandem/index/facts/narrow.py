@@ -29,12 +29,10 @@ class Narrowed:
     """What a condition can be on some row groups.
 
     Attributes:
-        groups: their indexes in the facts.
         may: False only where it is true on no row.
         must: True only where it is true on every row.
     """
 
-    groups: IntArray
     may: BoolArray
     must: BoolArray
 
@@ -76,7 +74,7 @@ class RowGroups:
             open_ = np.flatnonzero(may & ~must)
             chosen = {name: column.take(open_) for name, column in known.items()}
             may[open_] = self._by_filters(where, schema, groups[open_], by_id, chosen, load)
-        return Narrowed(groups, may, must)
+        return Narrowed(may, must)
 
     def _by_filters(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -159,6 +159,10 @@ def table_of(body: bytes) -> str:
         return ""
     found = message.get("table") if isinstance(message, dict) else None
     return found if isinstance(found, str) else ""
+
+
+def no_such_call(call: str, known: Iterable[str]) -> InvalidSpec:
+    return InvalidSpec("no such call", resource=call[:40], expected="one of " + ", ".join(known))
 
 
 def parsed(model: type[M], call: str, body: bytes) -> M:

@@ -24,7 +24,7 @@ from tandem.index.facts.files import FactsListing
 from tandem.index.library import condition
 from tandem.index.narrowing import GroupMatches, narrowed, together
 from tandem.index.server.answer_files import AnswerFiles
-from tandem.index.server.calls import Answer, Background, parsed
+from tandem.index.server.calls import Answer, Background, no_such_call, parsed
 from tandem.index.server.executor_messages import (
     MAX_REPLY_BYTES,
     ExecutorCall,
@@ -248,9 +248,7 @@ class ExecutorService:
                 gone = parsed(InvalidateQuestion, call, head)
                 return Answer(self.invalidate(gone))
             case _:
-                raise InvalidSpec(
-                    "no such call", resource=call[:40], expected="one of " + ", ".join(ExecutorCall)
-                )
+                raise no_such_call(call, ExecutorCall)
 
     def narrow(
         self, asked: NarrowQuestion, files: pa.Table, timeout_s: float = 0  # noqa: ARG002

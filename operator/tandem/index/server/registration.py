@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from tandem.errors import InvalidSpec, TandemError
 from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.assignment import Executor, Shard
-from tandem.index.server.calls import Answer, parsed
+from tandem.index.server.calls import Answer, no_such_call, parsed
 from tandem.index.server.coordinator import Coordinator
 from tandem.index.server.executor import ExecutorService, MakeFacts, ShardName
 from tandem.index.server.executor_messages import (
@@ -110,7 +110,7 @@ class RegistryService:
     def ask(self, call: str, body: bytes, caller: str) -> Answer:  # noqa: ARG002
         """Raises: InvalidSpec."""
         if call != REGISTRY_CALL:
-            raise InvalidSpec("no such call", resource=call[:40], expected=REGISTRY_CALL)
+            raise no_such_call(call, [REGISTRY_CALL])
         news = parsed(SlotNews, call, body)
         executor, registry = Executor(news.slot, news.id), self._coordinator.registry
         if news.leaves:

@@ -22,7 +22,7 @@ from tandem.index import answers
 from tandem.index.answers import Scope
 from tandem.index.library import Query, TableIndex, condition, scope
 from tandem.index.server.answer_files import AnswerFiles
-from tandem.index.server.calls import Answer, Background, parsed, table_of
+from tandem.index.server.calls import Answer, Background, no_such_call, parsed, table_of
 from tandem.index.server.coordinator import Coordinator
 from tandem.index.server.messages import (
     MAX_REQUEST_BYTES,
@@ -131,11 +131,7 @@ class IndexService:
             case IndexCall.LOAD:
                 return self._load(parsed(Question, call, body))
             case _:
-                raise InvalidSpec(
-                    "no such call",
-                    resource=call[:40],
-                    expected="one of " + ", ".join(IndexCall),
-                )
+                raise no_such_call(call, IndexCall)
 
     def _count(self, asked: Question) -> Answer:
         view = self._view(asked)

@@ -221,11 +221,6 @@ class TableShards:
         self._sizes: dict[int, int | None] = {}
 
     @property
-    def version(self) -> int:
-        """The newest version that was followed; -1 for none."""
-        return self._version
-
-    @property
     def shards(self) -> tuple[Shard, ...]:
         """The shards of the newest version, in the order in which they were made."""
         with self._lock:
