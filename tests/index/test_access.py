@@ -15,6 +15,7 @@ import pytest
 import trustme
 from deltalake import write_deltalake
 
+from index.clock import Clock
 from tandem.errors import AccessDenied, InvalidSpec, ReferenceNotFound, Unreachable
 from tandem.index import EVERYTHING, TableIndex, open_index
 from tandem.index.server import config as config_
@@ -66,14 +67,6 @@ class Cluster:
         self.asked.append(question)
         if self.is_away:
             raise Unreachable("the cluster does not say who the caller is")
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from index.clock import Clock
 from pruning.test_per_file import ADDS, PARTITIONS, SCHEMA, WHERE
 from support.lake.memory_store import Call, MemoryStore
 from support.some import few
@@ -51,14 +52,6 @@ def bases_of_small_tables() -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(base_, "LEAST_FILES", 1)
         yield
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Table:
@@ -225,15 +218,6 @@ def test_a_wrong_base_changes_no_row_and_is_replaced(name: str) -> None:
     again = table.opened()
     assert answers(again.view()) == of_log(table)
     assert again.based.bases.not_believed == {}
-
-
-def test_every_byte_that_is_flipped_is_noticed() -> None:
-    table = small()
-    path = table.write()
-    data = table.store.get(path)
-    for at in range(0, len(data), max(1, len(data) // 400)):
-        with pytest.raises(FactsRefused):
-            unpack(flipped(data, at))
 
 
 def test_a_base_of_another_table_is_not_used() -> None:

@@ -20,7 +20,8 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from index.test_server import TOKEN, Clock, Served, root, rows, served
+from index.clock import Clock
+from index.test_server import TOKEN, Served, root, rows, served
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import InvalidSpec, TableReplaced, Unreachable

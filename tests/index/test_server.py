@@ -16,6 +16,7 @@ import pyarrow.flight as flight
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from index.clock import Clock
 from tandem.errors import (
     AccessDenied,
     InvalidSpec,
@@ -41,14 +42,6 @@ from tandem.index.server.transport import Connection, FlightServer
 from tandem.storage import open_store
 
 TOKEN = "a token that callers present"
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Served:
