@@ -64,8 +64,8 @@ SPREAD = (
         "spread-shard-twice",
         "a reply names each file once; X-a",
         _MESSAGES,
-        '    if table["file"].to_pylist() != [*range(files.num_rows)]:\n',
-        '    if len({*table["file"].to_pylist()}) > files.num_rows:\n',
+        "    if len(places) != files.num_rows or (places != np.arange(len(places))).any():\n",
+        "    if len(set(places.tolist())) > files.num_rows:\n",
         _REPLIES,
     ),
     Mutant(
