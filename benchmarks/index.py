@@ -135,14 +135,14 @@ def in_process(root: str, files: int, times: int, commits: int) -> dict[str, Any
 
     from tandem.delta.actions import AddFile, Commit, RemoveFile
     from tandem.index import answers, open_index
-    from tandem.index.base.bases import LEAST_FILES
+    from tandem.index.base import LEAST_FILES
     from tandem.index.library import condition
     from tandem.index.window import Lately
 
     index = open_index(root)
     texts = conditions(files)
     cold = first_answers(index, files)
-    written, there = timed(index.write_base)
+    written, there = timed(index.table.write_base)
     if files >= LEAST_FILES and not there:
         raise WrongResult("no base was written")
     view = index.view()
@@ -177,7 +177,7 @@ def in_process(root: str, files: int, times: int, commits: int) -> dict[str, Any
     seconds["tandem: count(*)"] = [
         timed(lambda: answers.certain_count(view))[0] for _ in range(times)
     ]
-    window = index._table._window
+    window = index.table._window
     assert window is not None
     paths = view.parts[0].files["path"]
     follow = []

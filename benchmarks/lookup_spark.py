@@ -50,8 +50,8 @@ def with_tandem(
     for name, (root, keys) in tables.items():
         index = open_index(root)
         index.count()
-        if index.base_due:
-            index.write_base()
+        if index.table.base_due:
+            index.table.write_base()
 
         def look_up(session: SparkSession, key: int, index: Any = index) -> DataFrame:
             return read(session, index, f"id = {key}")

@@ -20,7 +20,7 @@ from tandem.index import open_index
 from tandem.index.server.access import SharedToken
 from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.calls import Answer
-from tandem.index.server.lake_table import ENDPOINT_VARIABLE, FOLDER_VARIABLE
+from tandem.index.server.client import ENDPOINT_VARIABLE, FOLDER_VARIABLE
 from tandem.index.server.service import IndexService
 from tandem.index.server.transport import FlightServer
 from tandem.mergelog.create import ensure_log

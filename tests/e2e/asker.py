@@ -20,8 +20,7 @@ import structlog
 from tandem.errors import TandemError
 from tandem.index import Query, TableIndex, open_index
 from tandem.index.library import IndexReader
-from tandem.index.server.client import ChainedIndex, RemoteIndex
-from tandem.index.server.lake_table import ACCESS_FOLDER
+from tandem.index.server.client import ACCESS_FOLDER, ChainedIndex, RemoteIndex
 from tandem.index.server.messages import CacheAnswer, IndexCall
 from tandem.index.server.transport import Connection, Tls
 from tandem.storage import open_store

@@ -15,8 +15,8 @@ from e2e.lake import options
 from e2e.target import Target
 from single_node.certificates import Authority
 from tandem.index.server.access import AUDIENCE
+from tandem.index.server.client import ACCESS_FOLDER
 from tandem.index.server.config import PORT
-from tandem.index.server.lake_table import ACCESS_FOLDER
 
 ROLE = "tandem-index-reader"
 """The chart's, for callers."""

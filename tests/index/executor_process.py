@@ -7,7 +7,7 @@ import sys
 import threading
 from pathlib import Path
 
-from tandem.index.server.executors.registration import run_executor
+from tandem.index.server.registration import run_executor
 
 if __name__ == "__main__":
     settings, slot, beat_s = pickle.loads(Path(sys.argv[1]).read_bytes())

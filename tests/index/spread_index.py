@@ -24,21 +24,20 @@ from support.waiting import await_that
 from tandem.delta.actions import AddFile
 from tandem.delta.log.codec import encode_action
 from tandem.index import Query, TableIndex, open_index
-from tandem.index.assignment import Executor
 from tandem.index.facts.cache import FactsCache
 from tandem.index.server.answer_files import AnswerFiles
+from tandem.index.server.assignment import Executor
 from tandem.index.server.client import RemoteIndex
-from tandem.index.server.executors.coordinator import Coordinator
-from tandem.index.server.executors.executor import ExecutorService
-from tandem.index.server.executors.registration import (
+from tandem.index.server.coordinator import Coordinator
+from tandem.index.server.executor import ExecutorService, MakeFacts
+from tandem.index.server.messages import CacheAnswer, HeldShard
+from tandem.index.server.registration import (
     RegistryService,
     SlotSettings,
     TlsFolder,
     new_key,
     run_executor,
 )
-from tandem.index.server.executors.slots import LocalSlot
-from tandem.index.server.messages import CacheAnswer, HeldShard
 from tandem.index.server.service import IndexService
 from tandem.index.server.transport import Connection, FlightServer
 from tandem.storage import open_store
@@ -106,7 +105,7 @@ class Spread:
         local: bool = False,
         limit_bytes: int | None = None,
         shard_size: int = 1,
-        facts: Callable[[Any], FactsCache] = eager,
+        facts: MakeFacts = eager,
         deadline_s: float = 60.0,
         budget_s: float = 30.0,
         left_out_s: float = 0.5,
@@ -118,7 +117,7 @@ class Spread:
         stores = {name: partial(open_store, location) for name, location in tables.items()}
         here = ExecutorService(stores, limit_bytes=limit_bytes, facts=facts) if local else None
         self.coordinator = Coordinator(
-            local=None if here is None else LocalSlot(here),
+            local=here,
             shard_size=shard_size,
             deadline_s=deadline_s,
             budget_s=budget_s,

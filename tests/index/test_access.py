@@ -15,6 +15,7 @@ import pytest
 import trustme
 from deltalake import write_deltalake
 
+from index.clock import Clock
 from tandem.errors import AccessDenied, InvalidSpec, ReferenceNotFound, Unreachable
 from tandem.index import EVERYTHING, TableIndex, open_index
 from tandem.index.server import config as config_
@@ -26,10 +27,15 @@ from tandem.index.server.access import (
     TokenOwner,
 )
 from tandem.index.server.answer_files import AnswerFiles
-from tandem.index.server.calls import CallerLimits
-from tandem.index.server.client import ChainedIndex, RemoteIndex
+from tandem.index.server.calls import CallerTurns
+from tandem.index.server.client import (
+    ENDPOINT_VARIABLE,
+    FOLDER_VARIABLE,
+    ChainedIndex,
+    RemoteIndex,
+    index_of,
+)
 from tandem.index.server.config import AccessConfig, ServerConfig, TableConfig
-from tandem.index.server.lake_table import ENDPOINT_VARIABLE, FOLDER_VARIABLE, index_of
 from tandem.index.server.service import IndexService
 from tandem.index.server.transport import Connection, FlightServer, Tls
 from tandem.spark.jobs.index import server as program
@@ -61,14 +67,6 @@ class Cluster:
         self.asked.append(question)
         if self.is_away:
             raise Unreachable("the cluster does not say who the caller is")
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -210,16 +208,16 @@ def test_a_shared_token_is_long_enough_and_compared_whole() -> None:
 
 
 def test_one_caller_cannot_have_all_calls() -> None:
-    limits = CallerLimits(2, wait_s=0)
-    with limits.call("a"), limits.call("a"):
-        with pytest.raises(Unreachable, match="too much at once"), limits.call("a"):
+    turns = CallerTurns(2, wait_s=0)
+    with turns.turn("a"), turns.turn("a"):
+        with pytest.raises(Unreachable, match="too much at once"), turns.turn("a"):
             pass
-        with limits.call("b"):
+        with turns.turn("b"):
             pass
-    with limits.call("a"):
+    with turns.turn("a"):
         pass
-    assert not limits._calls._taken
-    assert not limits._calls._waiting
+    assert not turns._taken
+    assert not turns._waiting
 
 
 def test_calls_beyond_the_limit_are_refused_by_the_server(root: Path) -> None:
@@ -233,7 +231,7 @@ def test_calls_beyond_the_limit_are_refused_by_the_server(root: Path) -> None:
 
     service = IndexService({"t": slowly}, AnswerFiles(None))
     with FlightServer(service, "127.0.0.1", 0, access=SharedToken(TOKEN)) as server:
-        server._limits = CallerLimits(2)
+        server._calls = CallerTurns(2)
         endpoint = f"grpc://127.0.0.1:{server.port}"
         store = open_store(root.as_uri())
         patient = Connection(endpoint, token=TOKEN, timeout_s=60)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from tandem.index.assignment import (
+from tandem.index.server.assignment import (
     Executor,
     Load,
     Shard,

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from index.assignment_model import Model, Name, Process
 from support.some import few
-from tandem.index.assignment import (
+from tandem.index.server.assignment import (
     Executor,
     Shard,
     ShardMapping,

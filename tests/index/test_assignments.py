@@ -8,9 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tandem.index import assignment as rules
-from tandem.index.assignment import Executor, Routes, Shard, ShardMapping
-from tandem.index.server.executors.asking import Assignments
+from tandem.index.server import assignment as rules
+from tandem.index.server.assignment import Assignments, Executor, Routes, Shard, ShardMapping
 
 A, B, C = (Executor(slot, f"host_{slot}") for slot in range(3))
 _NOT_AT_ONCE_S = 0.3

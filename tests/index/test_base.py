@@ -17,6 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from index.clock import Clock
 from pruning.test_per_file import ADDS, PARTITIONS, SCHEMA, WHERE
 from support.lake.memory_store import Call, MemoryStore
 from support.some import few
@@ -27,12 +28,10 @@ from tandem.delta.log import files as files_
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import AccessDenied, FactsRefused
 from tandem.index import Query, TableIndex, open_index
+from tandem.index import base as base_
 from tandem.index.answers import certain_count, splits
-from tandem.index.base import bases as based_
-from tandem.index.base import bases as bases_
-from tandem.index.base import packed
-from tandem.index.base.bases import FOLDER
-from tandem.index.base.packed import MAGIC, PREFIX, Base, head_of, pack, unpack
+from tandem.index.base import BEGINNING, FOLDER, FORM, Base, head_of, pack, unpack
+from tandem.index.packed import PREFIX
 from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.service import IndexService
 from tandem.index.table import FollowedTable
@@ -51,16 +50,8 @@ VECTOR = DeletionVector("u", "x", 1, 1)
 @pytest.fixture(autouse=True, scope="module")
 def bases_of_small_tables() -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(based_, "LEAST_FILES", 1)
+        patch.setattr(base_, "LEAST_FILES", 1)
         yield
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Table:
@@ -193,14 +184,14 @@ def flipped(data: bytes, at: int) -> bytes:
 
 
 def newer(data: bytes) -> bytes:
-    return data[:8] + b"\x02" + data[9:]
+    return data[:8] + bytes([FORM.version + 1]) + data[9:]
 
 
 WRONG: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "empty": (lambda _: b"", "size"),
     "torn in its prefix": (lambda data: data[:10], "size"),
     "torn in its header": (lambda data: data[:100], "header"),
-    "torn": (lambda data: data[: len(data) * 3 // 4], "size"),
+    "torn": (lambda data: data[:-100], "size"),
     "torn at its end": (lambda data: data[:-1], "size"),
     "longer": (lambda data: data + b"\0", "size"),
     "flipped": (lambda data: flipped(data, len(data) - 100), "checksum"),
@@ -227,15 +218,6 @@ def test_a_wrong_base_changes_no_row_and_is_replaced(name: str) -> None:
     again = table.opened()
     assert answers(again.view()) == of_log(table)
     assert again.based.bases.not_believed == {}
-
-
-def test_every_byte_that_is_flipped_is_noticed() -> None:
-    table = small()
-    path = table.write()
-    data = table.store.get(path)
-    for at in range(0, len(data), max(1, len(data) // 400)):
-        with pytest.raises(FactsRefused):
-            unpack(flipped(data, at))
 
 
 def test_a_base_of_another_table_is_not_used() -> None:
@@ -271,7 +253,7 @@ def test_a_base_is_not_used_after_the_log_was_replaced() -> None:
 
 
 def test_a_base_far_behind_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bases_, "MOST_COMMITS", 2)
+    monkeypatch.setattr(base_, "MOST_COMMITS", 2)
     table = small()
     table.write()
     for n in range(3):
@@ -367,7 +349,7 @@ def with_header(data: bytes, change: Callable[[dict[str, Any]], object]) -> byte
     header = json.loads(data[PREFIX.size : PREFIX.size + size])
     change(header)
     text = json.dumps(header).encode()
-    whole = PREFIX.pack(MAGIC, version, zero, len(text), body) + text
+    whole = PREFIX.pack(FORM.magic, version, zero, len(text), body) + text
     whole += data[PREFIX.size + size : -32]
     return whole + hashlib.sha256(whole).digest()
 
@@ -429,7 +411,7 @@ def test_a_base_larger_than_the_limit_is_neither_written_nor_read(
     table = small()
     base = base_of(table)
     [path] = table.bases()
-    monkeypatch.setattr(packed, "LIMIT", 100)
+    monkeypatch.setattr(base_, "LIMIT", 100)
     assert pack(base) is None
     with pytest.raises(FactsRefused):
         unpack(table.store.get(path), limit=100)
@@ -441,7 +423,7 @@ def test_a_base_larger_than_the_limit_is_neither_written_nor_read(
 def test_the_head_of_a_base_is_read_by_its_beginning() -> None:
     table = small()
     data = table.store.get(table.write())
-    head = head_of(data[: PREFIX.size + packed.MOST_HEADER])
+    head = head_of(data[:BEGINNING])
     assert (head.version, head.files, head.metadata.id) == (1, 9, "t")
 
 
@@ -468,5 +450,5 @@ def test_a_server_writes_a_base_which_the_next_one_begins_with(tmp_path: Path) -
     assert again.ask("GetCount", question).message == before
     index = open_index(str(root))
     assert index.certain_count(Query("id < 2")).version == 2
-    assert not index.base_due
+    assert not index.table.base_due
     again.close()

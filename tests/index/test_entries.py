@@ -36,10 +36,9 @@ from tandem.errors import VersionNotFound
 from tandem.index import entries as entries_
 from tandem.index import window as window_
 from tandem.index.answers import certain_count, splits
-from tandem.index.columns import NumberColumn
 from tandem.index.entries import Entries
 from tandem.index.window import View, Window
-from tandem.pruning.bounds import StatisticsBounds
+from tandem.pruning.bounds import NumberBounds
 from tandem.pruning.files import bounds_of
 from tandem.pruning.predicate import columns_of, may_match, must_match
 from tandem.statements import parse_where
@@ -220,10 +219,9 @@ def test_questions_that_were_asked_before_are_answered_as_new_ones(
 
 def test_a_zone_has_the_least_and_the_greatest_of_its_entries() -> None:
     there = np.ones(4, np.bool_)
-    bounds = StatisticsBounds(
-        SqlType("long"), pa.array([3, 1, 7, 5]), pa.array([4, 9, 8, 6]), ~there, there
-    )
-    zones = NumberColumn.of(bounds).zones(np.array([0, 2]))
+    low, high = pa.array([3, 1, 7, 5]), pa.array([4, 9, 8, 6])
+    bounds = NumberBounds.of(SqlType("long"), low, high, (~there, there))
+    zones = bounds.zones(np.array([0, 2]))
     assert (zones.low.tolist(), zones.high.tolist()) == ([1, 5], [9, 8])
 
 

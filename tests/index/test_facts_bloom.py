@@ -4,7 +4,6 @@ none."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from decimal import Decimal
@@ -41,10 +40,11 @@ from tandem.index.facts.bloom_filters import (
     BloomFilter,
     FilterPlace,
     Hashes,
+    LoadFilters,
     encodings,
-    filters_of,
     read_filter,
 )
+from tandem.index.facts.cache import HeldFilters
 from tandem.index.facts.narrow import Narrowed, RowGroups
 from tandem.index.facts.row_groups import UNKNOWN, FileFacts, column_keys
 from tandem.statements import parse_where
@@ -197,21 +197,23 @@ def test_filters_of_spark_say_the_same_to_duckdb(spark: SparkSession, tmp_path: 
     check_agreement(file.read_bytes(), names, tmp_path / "f.parquet")
 
 
-def narrowed(data: bytes, text: str) -> tuple[list[int], Counter[str], list[int]]:
-    """The row groups that are left, what was not believed, and the requests for filters."""
+def reader_of(data: bytes) -> LoadFilters:
+    """Reads filters, each of which must be there and believed."""
+    return lambda places: [read_filter(stored(data), "f.parquet", place) for place in places]
+
+
+def narrowed(data: bytes, text: str) -> tuple[list[int], list[int]]:
+    """The row groups that are left, and the requests for filters."""
     facts = facts_of(data)
     where = parse_where(text, Schema.from_json(SCHEMA_JSON))
-    groups = RowGroups(facts)
-    not_believed: Counter[str] = Counter()
     asked: list[int] = []
-    load = filters_of(stored(data), not_believed)
 
     def noted(places: Sequence[FilterPlace]) -> Sequence[BloomFilter | None]:
         asked.append(len(places))
-        return load(places)
+        return reader_of(data)(places)
 
-    found = groups.narrow_by_filters(where, SCHEMA, groups.narrow(where, SCHEMA), noted)
-    return np.flatnonzero(found.may).tolist(), not_believed, asked
+    found = RowGroups(facts).narrow(where, SCHEMA, load=noted)
+    return np.flatnonzero(found.may).tolist(), asked
 
 
 SPREAD = pa.table(
@@ -258,10 +260,9 @@ FILTERED = by_pyarrow(
     ],
 )
 def test_filters_decide_where_they_can(text: str, left: list[int], requests: list[int]) -> None:
-    found, not_believed, asked = narrowed(FILTERED, text)
+    found, asked = narrowed(FILTERED, text)
     assert found == left
     assert asked == requests
-    assert not not_believed
 
 
 def test_a_filter_that_is_not_read_excludes_nothing() -> None:
@@ -269,13 +270,10 @@ def test_a_filter_that_is_not_read_excludes_nothing() -> None:
     where = parse_where("i64 = 7", Schema.from_json(SCHEMA_JSON))
     groups = RowGroups(facts)
     found = groups.narrow(where, SCHEMA)
-    none = groups.narrow_by_filters(where, SCHEMA, found, lambda places: [None] * len(places))
+    none = groups.narrow(where, SCHEMA, load=lambda places: [None] * len(places))
     assert none.may.tolist() == found.may.tolist() == [True, True, True, False]
-    gone = MemoryStore()
-    counted: Counter[str] = Counter()
-    missing = groups.narrow_by_filters(where, SCHEMA, found, filters_of(gone, counted))
+    missing = groups.narrow(where, SCHEMA, load=HeldFilters(MemoryStore()).of)
     assert missing.may.tolist() == found.may.tolist()
-    assert counted == {"path": 3}
 
 
 def contradicted(data: bytes, condition: Condition, found: Narrowed) -> list[int]:
@@ -299,11 +297,7 @@ def test_filters_exclude_no_row(
     )  # fmt: skip
     facts, groups = facts_of(data), RowGroups(facts_of(data))
     found = groups.narrow(condition.where, SCHEMA)
-    counted: Counter[str] = Counter()
-    after = groups.narrow_by_filters(
-        condition.where, SCHEMA, found, filters_of(stored(data), counted)
-    )
-    assert not counted
+    after = groups.narrow(condition.where, SCHEMA, load=reader_of(data))
     assert contradicted(data, condition, after) == []
     assert not (after.may & ~found.may).any()
     assert (after.must == found.must).all()

@@ -70,7 +70,6 @@ def test_a_footer_is_read_in_one_request() -> None:
     assert facts.paths.to_pylist() == ["a%20b.parquet"]
     assert facts.sizes.tolist() == [len(DATA)]
     assert facts.group_rows.tolist() == [40, 40, 20]
-    assert facts.first_row.tolist() == [0, 40, 80]
 
 
 @pytest.mark.parametrize("over", [-1, 0, 1, 20])
@@ -82,18 +81,6 @@ def test_a_longer_footer_is_read_in_two_requests_of_its_exact_bytes(over: int) -
     first = len(DATA) - (whole - over)
     assert requests[0] == ("f.parquet", first, whole - over)
     assert requests[1:] == ([] if over <= 0 else [("f.parquet", first - over, over)])
-
-
-def test_pages_of_a_row_group_lie_where_facts_say() -> None:
-    facts = facts_of(DATA)
-    meta = pq.read_metadata(pa.BufferReader(DATA))
-    for number in range(meta.num_row_groups):
-        chunks = [meta.row_group(number).column(index) for index in range(4)]
-        starts = [c.dictionary_page_offset or c.data_page_offset for c in chunks]
-        assert facts.group_start[number] == min(starts)
-        assert facts.group_start[number] + facts.group_bytes[number] == max(
-            start + c.total_compressed_size for start, c in zip(starts, chunks, strict=True)
-        )
 
 
 @pytest.mark.parametrize("options", [{}, {"version": "1.0"}, {"store_decimal_as_integer": True}])

@@ -43,7 +43,6 @@ from support.values.kinds import Kind
 from support.values.kinds import tables as kind_tables
 from tandem.delta import schema as schema_
 from tandem.delta.schema import StructType
-from tandem.index.columns import PartitionColumn
 from tandem.index.facts.bloom_filters import BloomFilter, FilterPlace
 from tandem.index.facts.narrow import RowGroups
 from tandem.index.facts.row_groups import concat
@@ -359,7 +358,7 @@ def test_columns_that_are_called_alike_are_unknown(names: tuple[str, str]) -> No
 
 def test_partition_values_decide_with_facts() -> None:
     codes = np.array([0, 0, 1, -1])
-    known = {"text": PartitionColumn(PartitionBounds(STRING, codes, [b"x", b"y"], None))}
+    known = {"text": PartitionBounds(STRING, codes, [b"x", b"y"], None)}
     data = by_pyarrow(ROWS.drop_columns(["text"]), 2)
     assert narrowed("text = 'x' AND i32 < 3", data, known=known) == ("0", "0")
     assert narrowed("text = 'x'", data, known=known) == ("0 1 3", "0 1")
@@ -377,12 +376,11 @@ def test_a_partition_column_in_a_file_decides_nothing() -> None:
     found = groups.narrow(where, schema)
     assert (shown(found.may), shown(found.must)) == ("0", "")
     codes = np.array([0, 0, 0, 0])
-    known = {"text": PartitionColumn(PartitionBounds(STRING, codes, [b"q"], None))}
+    known = {"text": PartitionBounds(STRING, codes, [b"q"], None)}
     found = groups.narrow(where, schema, known=known)
     assert (shown(found.may), shown(found.must)) == ("0", "0")
     where = parse_where("text = 'q' AND i32 = 1", Schema.from_json(SCHEMA_JSON))
-    found = groups.narrow(where, schema, known=known)
-    found = groups.narrow_by_filters(where, schema, found, no_filter, known=known)
+    found = groups.narrow(where, schema, known=known, load=no_filter)
     assert shown(found.may) == "0"
 
 
@@ -399,7 +397,6 @@ def test_facts_of_many_files_decide_as_those_of_each() -> None:
     ]
     whole = concat(parts)
     assert whole.groups.tolist() == [4, 3, 2, 1]
-    assert whole.first_row.tolist() == [0, 2, 4, 6, 0, 3, 6, 0, 1, 0]
     where = parse_where("i32 < 3", Schema.from_json(SCHEMA_JSON))
     found = RowGroups(whole).narrow(where, SCHEMA)
     each = [RowGroups(part).narrow(where, SCHEMA) for part in parts]

@@ -33,10 +33,11 @@ from support.lake.memory_store import MemoryStore
 from support.some import few
 from support.values.kinds import tables as kind_tables
 from tandem.errors import FactsRefused
-from tandem.index.facts.files import FOLDER, MAGIC, VERSION, load, name_of, pack, unpack
+from tandem.index.facts.files import FOLDER, FORM, load, name_of, pack, unpack
 from tandem.index.facts.footers import read_facts
 from tandem.index.facts.narrow import RowGroups
 from tandem.index.facts.row_groups import UNKNOWN, FileFacts, concat
+from tandem.index.packed import PREFIX
 from tandem.statements import parse_where
 from tandem.statements.types import Schema
 
@@ -120,15 +121,13 @@ def sealed(prefix: bytes, header: bytes, body: bytes) -> bytes:
     return data + hashlib.sha256(data).digest()
 
 
-PREFIX = struct.Struct("<8sHHIQ")
-
-
 def parts() -> tuple[dict[str, Any], bytes]:
     """The header, and the body as it is when it is not compressed."""
     _, _, _, header_size, _ = PREFIX.unpack_from(PACKED)
     header = json.loads(PACKED[PREFIX.size : PREFIX.size + header_size])
     body = PACKED[PREFIX.size + header_size : -32]
-    size = sum(size + -size % 8 for size in header["buffers"])
+    [[_, sizes]] = header["sections"]
+    size = sum(size + -size % 8 for size in sizes)
     return header, pa.decompress(body, size, codec="zstd", asbytes=True)
 
 
@@ -136,21 +135,26 @@ def made(
     change: Callable[[dict[str, Any]], object] = lambda _: None,
     body: Callable[[bytes], bytes] = lambda body: body,
     *,
-    magic: bytes = MAGIC,
-    version: int = VERSION,
+    magic: bytes = FORM.magic,
+    version: int = FORM.version,
 ) -> bytes:
     """Facts with a right checksum, as another writer might make them."""
     header, raw = parts()
+    packed = pa.compress(body(raw), codec="zstd", asbytes=True)
+    header["sections"][0][0] = len(packed)
     change(header)
     text = json.dumps(header).encode()
-    packed = pa.compress(body(raw), codec="zstd", asbytes=True)
     return sealed(PREFIX.pack(magic, version, 0, len(text), len(packed)), text, packed)
+
+
+def prefix(header: int) -> bytes:
+    return PREFIX.pack(FORM.magic, FORM.version, 0, header, 0)
 
 
 def put_number(at: int, number: int) -> Callable[[bytes], bytes]:
     """Another number in the body: the `at`-th after the paths of the files."""
-    _, offsets, texts = parts()[0]["buffers"][:3]
-    start = (offsets + -offsets % 8) + (texts + -texts % 8) + 8 * at
+    [[_, [_, lengths, texts, *_]]] = parts()[0]["sections"]
+    start = (lengths + -lengths % 8) + (texts + -texts % 8) + 8 * at
 
     def change(body: bytes) -> bytes:
         return body[:start] + struct.pack("<q", number) + body[start + 8 :]
@@ -173,7 +177,7 @@ def test_the_ways_of_this_test_make_facts_that_are_believed() -> None:
         (PACKED[: len(PACKED) // 2], "size"),
         (b"PAR1" + PACKED[4:], "magic"),
         (made(magic=b"TNDMFCTX"), "magic"),
-        (made(version=VERSION + 1), "version"),
+        (made(version=FORM.version + 1), "version"),
         (PACKED[:-1] + bytes([PACKED[-1] ^ 1]), "checksum"),
         (made(lambda h: h.update(tableId="another")), "tableId"),
         (made(lambda h: h.update(tableId=None)), "tableId"),
@@ -183,12 +187,14 @@ def test_the_ways_of_this_test_make_facts_that_are_believed() -> None:
         (made(lambda h: h.update(files=True)), "content"),
         (made(lambda h: h.update(groups=11)), "content"),
         (made(lambda h: h.update(groups=1 << 70)), "content"),
-        (made(lambda h: h.update(buffers=[])), "content"),
-        (made(lambda h: h.update(buffers=None)), "content"),
-        (made(lambda h: h["buffers"].append(0)), "content"),
-        (made(lambda h: h["buffers"].append(8)), "content"),
-        (made(lambda h: h["buffers"].pop()), "content"),
-        (made(lambda h: h["buffers"].insert(0, -8)), "content"),
+        (made(lambda h: h.update(sections=[])), "content"),
+        (made(lambda h: h.update(sections=None)), "content"),
+        (made(lambda h: h["sections"].append([0, []])), "content"),
+        (made(lambda h: h["sections"][0].__setitem__(0, 5)), "content"),
+        (made(lambda h: h["sections"][0][1].append(0)), "content"),
+        (made(lambda h: h["sections"][0][1].append(8)), "content"),
+        (made(lambda h: h["sections"][0][1].pop()), "content"),
+        (made(lambda h: h["sections"][0][1].insert(0, -8)), "content"),
         (made(lambda h: h.update(columns=h["columns"][:1])), "content"),
         (made(lambda h: h.update(columns=h["columns"][:1] * 2)), "content"),
         (made(lambda h: h["columns"][0].__setitem__(2, "INT96")), "content"),
@@ -204,9 +210,10 @@ def test_the_ways_of_this_test_make_facts_that_are_believed() -> None:
         (made(body=put_number(6, 7)), "content"),  # row groups
         (made(body=put_number(6, 1 << 62)), "content"),
         (made(body=put_number(9, -10)), "content"),  # rows of a row group
-        (sealed(PREFIX.pack(MAGIC, VERSION, 0, 2, 0), b"[]", b""), "content"),
-        (sealed(PREFIX.pack(MAGIC, VERSION, 0, 2, 0), b"\xff\xff", b""), "content"),
-        (sealed(PREFIX.pack(MAGIC, VERSION, 0, 9_000, 0), b"[" * 9_000, b""), "content"),
+        (sealed(prefix(2), b"{}", b""), "content"),
+        (sealed(prefix(2), b"5.", b""), "header"),
+        (sealed(prefix(2), b"\xff\xff", b""), "header"),
+        (sealed(prefix(9_000), b"[" * 9_000, b""), "header"),
     ],
 )
 def test_facts_that_are_not_whole_or_not_of_this_table_are_refused(data: bytes, field: str) -> None:
@@ -255,7 +262,7 @@ def test_facts_with_other_bytes_and_a_right_checksum_are_refused_or_are_facts(
 @pytest.mark.parametrize("claim", [1 << 20, 1 << 40])
 def test_facts_that_unpack_to_more_than_the_limit_take_no_memory(claim: int) -> None:
     zeros = bytes(50 << 20)
-    data = made(lambda h: h.update(buffers=[claim]), body=lambda _: zeros)
+    data = made(lambda h: h["sections"][0].__setitem__(1, [claim]), body=lambda _: zeros)
     assert len(data) < 100_000
     tracemalloc.start()
     before = pa.total_allocated_bytes()
@@ -282,7 +289,7 @@ def test_facts_that_are_not_believed_are_counted_and_no_error() -> None:
     for name, data in {
         "torn": PACKED[:-5],
         "flipped": PACKED[:99] + b"?" + PACKED[100:],
-        "newer": made(version=VERSION + 1),
+        "newer": made(version=FORM.version + 1),
         "planted": made(lambda h: h.update(files=9)),
     }.items():
         store.put(name, data)
@@ -347,7 +354,8 @@ def test_Xb_the_rows_are_the_same_whatever_becomes_of_the_facts(state: str) -> N
     logged = {"a.parquet": (FILES["a.parquet"], 60), "b%20c.parquet": (FILES["b%20c.parquet"], 30)}
     expected = [*range(41, 60)] * 2
     data = {
-        "whole": PACKED, "absent": b"", "torn": PACKED[:-9], "newer": made(version=VERSION + 1),
+        "whole": PACKED, "absent": b"", "torn": PACKED[:-9],
+        "newer": made(version=FORM.version + 1),
         "flipped": PACKED[:60] + bytes([PACKED[60] ^ 4]) + PACKED[61:],
         "of another table": pack(facts(), "another"), "of other files": PACKED,
     }[state]  # fmt: skip

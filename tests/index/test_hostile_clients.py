@@ -23,7 +23,7 @@ from tandem.index import Query, open_index
 from tandem.index.server import service as service_
 from tandem.index.server.access import ReviewedTokens, SharedToken, TokenOwner
 from tandem.index.server.answer_files import AnswerFiles
-from tandem.index.server.calls import Answer, CallerLimits
+from tandem.index.server.calls import Answer, CallerTurns
 from tandem.index.server.client import ChainedIndex, RemoteIndex
 from tandem.index.server.service import IndexService
 from tandem.index.server.transport import Connection, FlightServer
@@ -95,8 +95,7 @@ def test_streams_that_are_not_read_are_few_and_delay_no_question(
     location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with served(location, tmp_path / "answers") as there:
-        there.server._limits = CallerLimits(streams=2, wait_s=0.1)
-        streams = there.server._limits._streams
+        streams = there.server._streams = CallerTurns(2, wait_s=0.1)
         unread = []
         with monkeypatch.context() as patch:
             patch.setattr(
@@ -125,8 +124,7 @@ def test_large_answers_that_are_sent_at_once_are_few_too(
 ) -> None:
     """A server without a folder for them."""
     with served(location, None) as there:
-        there.server._limits = CallerLimits(streams=1, wait_s=0.1)
-        streams = there.server._limits._streams
+        streams = there.server._streams = CallerTurns(1, wait_s=0.1)
         client = there.client()
         body = b'{"table": "t"}'
         with monkeypatch.context() as patch:
@@ -149,7 +147,7 @@ def test_large_answers_that_are_sent_at_once_are_few_too(
 def test_clients_that_close_midway_leave_nothing(location: str, tmp_path: Path) -> None:
     folder = tmp_path / "answers"
     with served(location, folder) as there:
-        limits = there.server._limits
+        streams = there.server._streams
         for _ in range(20):
             client = there.client()
             reader = client.do_get(there.ticket(), there.options())
@@ -158,8 +156,8 @@ def test_clients_that_close_midway_leave_nothing(location: str, tmp_path: Path) 
             client.close()
             del reader, client
         gc.collect()
-        await_that(lambda: not limits._streams._taken, lambda: limits._streams._taken, PATIENCE_S)
-        assert not limits._calls._taken
+        await_that(lambda: not streams._taken, lambda: streams._taken, PATIENCE_S)
+        assert not there.server._calls._taken
         assert list(folder.iterdir()) == []
         assert there.index().count() == 10 * FILES
 
@@ -167,7 +165,7 @@ def test_clients_that_close_midway_leave_nothing(location: str, tmp_path: Path) 
 @pytest.mark.matrix
 def test_two_hundred_clients_with_one_token_are_all_answered(location: str) -> None:
     with served(location, None) as there:
-        there.server._limits = CallerLimits(calls=4, wait_s=PATIENCE_S)
+        there.server._calls = CallerTurns(4, wait_s=PATIENCE_S)
         with ThreadPoolExecutor(200) as pool:
             counts = list(pool.map(lambda _: there.index().count(), range(400)))
         assert counts == [10 * FILES] * 400

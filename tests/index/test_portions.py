@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,8 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from index.test_server import TOKEN, Clock, Served, root, rows, served
+from index.clock import Clock
+from index.test_server import TOKEN, Served, root, rows, served
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import InvalidSpec, TableReplaced, Unreachable
@@ -27,10 +29,9 @@ from tandem.index import Query, TableIndex, open_index
 from tandem.index.answers import FILE_BYTES, MOST, Cut, PathRange, Portion, Portions, portions_of
 from tandem.index.library import IndexReader
 from tandem.index.server import client as client_
-from tandem.index.server import lake_table, messages
+from tandem.index.server import messages
 from tandem.index.server.answer_files import AnswerFiles
-from tandem.index.server.client import EveryFile, Fallback
-from tandem.index.server.lake_table import ServerAddress
+from tandem.index.server.client import EveryFile, Fallback, ServerAddress
 from tandem.index.server.messages import MAX_PATH
 from tandem.index.server.transport import Connection
 from tandem.index.table import FollowedTable
@@ -180,12 +181,12 @@ def test_Xa_an_answer_for_another_portion_is_none(
 ) -> None:
     there = served.index()
     first, second, *_ = (portion.paths for portion in tasks(there.portions(EACH)))
-    honest = messages.received_splits
+    honest = messages.splits_from
 
     def lying(change: Callable[[pa.Table], pa.Table]) -> None:
         monkeypatch.setattr(
             client_,
-            "received_splits",
+            "splits_from",
             lambda head, table, paths: honest(head, change(table), paths),
         )
 
@@ -208,8 +209,12 @@ def test_Xa_an_answer_of_another_version_is_none(
     served: Served, monkeypatch: pytest.MonkeyPatch, asked: dict[str, object]
 ) -> None:
     there = served.index()
-    monkeypatch.setattr(there, "_question", lambda query: type(there)._question(
-        there, replace(query, version=4)))  # fmt: skip
+    honest = there._ask
+
+    def another(call: Any, reply: Any, question: Any, query: Query) -> Any:
+        return honest(call, reply, question, replace(query, version=4))
+
+    monkeypatch.setattr(there, "_ask", another)
     for ask in (there.splits, there.count):
         with pytest.raises(Unreachable, match="not whole"):
             ask(Query(**asked))  # type: ignore[arg-type]
@@ -252,7 +257,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def new_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """It waits for a slow machine."""
-    monkeypatch.setattr(lake_table, "Connection", partial(Connection, timeout_s=60))
+    monkeypatch.setattr(client_, "Connection", partial(Connection, timeout_s=60))
     task_reads._opened.cache_clear()
     yield
     task_reads._opened.cache_clear()
@@ -412,13 +417,13 @@ def test_a_version_that_is_no_longer_held_is_loaded_once(
     clock = Clock()
     log = DeltaLog(open_store(root.as_uri()))
     held = TableIndex(log)
-    held._table = FollowedTable(log, history_s=10, now=clock)
+    held.table = FollowedTable(log, history_s=10, now=clock)
     old = Query(version=4)
     for first in (50, 60, 70):
         assert held.count() == first
         write_deltalake(root, rows(first), mode="append")
         clock.now += 20
-    window = held._table.window
+    window = held.table.window
     assert held.count() == 80
     assert window is not None
     assert window.first > 4

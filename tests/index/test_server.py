@@ -16,6 +16,7 @@ import pyarrow.flight as flight
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from index.clock import Clock
 from tandem.errors import (
     AccessDenied,
     InvalidSpec,
@@ -41,14 +42,6 @@ from tandem.index.server.transport import Connection, FlightServer
 from tandem.storage import open_store
 
 TOKEN = "a token that callers present"
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Served:
@@ -161,9 +154,9 @@ def test_X16_a_longer_table_at_the_same_place_leaves_nothing(
 def test_X21_the_first_question_of_a_second_client_is_a_hit(served: Served) -> None:
     served.index().count()
     held = served.service._served["flights"].index
-    window = held._table._window
+    window = held.table._window
     assert served.index().count() == 50
-    assert held._table._window is window
+    assert held.table._window is window
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.some import few
-from tandem.index.server.executors.shards import NO_SHARD, ShardMap, estimated_bytes
+from tandem.index.server.shards import NO_SHARD, ShardMap, estimated_bytes
 
 Live = list[tuple[str, int]]
 """Segments with their bytes, in the order of their first entries."""

@@ -4,7 +4,6 @@ files are left as they are, and every number is right. Each lie is planted."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +13,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index.spread_index import GROUP, ROWS, Lake, Spread, spread, until
+from index.spread_index import GROUP, ROWS, Lake, Spread, eager, spread, until
 from support.some import few
 from tandem.errors import InvalidSpec, InvalidStatement, StorageError
 from tandem.index import Query, open_index
-from tandem.index.narrowing import GROUPS, NeededGroups
-from tandem.index.server.executors.asking import believed
-from tandem.index.server.executors.executor import ExecutorService
-from tandem.index.server.executors.slot_messages import (
+from tandem.index.narrowing import GroupMatches, NeededGroups
+from tandem.index.server.executor import ExecutorService
+from tandem.index.server.executor_messages import (
     FILES,
-    NEEDED,
+    MATCHES,
     NarrowQuestion,
     NarrowReply,
+    believed,
     digest,
-    needed_from,
-    needed_table,
+    matches_from,
+    matches_table,
 )
 from tandem.index.server.messages import VersionOf
 
@@ -37,9 +36,9 @@ WHERE = "id < 1234"
 
 
 def column(table: pa.Table, name: str, change: Callable[[list[Any]], list[Any]]) -> pa.Table:
-    field = NEEDED.field(name)
+    field = MATCHES.field(name)
     values = pa.array(change(table[name].to_pylist()), field.type)
-    return table.set_column(NEEDED.get_field_index(name), field, values)
+    return table.set_column(MATCHES.get_field_index(name), field, values)
 
 
 def changed(name: str, change: Callable[[list[Any]], list[Any]]) -> Callable[..., Reply]:
@@ -68,34 +67,35 @@ LIES: dict[str, Callable[[NarrowReply, pa.Table], Reply]] = {
     "doubles a file": lambda reply, table: (reply, pa.concat_tables([table, table.slice(0, 1)])),
     "doubles one and drops one": changed("file", lambda values: [values[0], *values[:-1]]),
     "another order": lambda reply, table: (reply, table.take(pa.array([1, 0, 2]))),
-    "another version": said(version=99),
-    "another table": said(table_id="another"),
     "other files": said(asked="0" * 64),
-    "no column": lambda reply, table: (reply, table.drop_columns(["rest"])),
+    "no column": lambda reply, table: (reply, table.drop_columns(["rows"])),
     "another type": lambda reply, table: (
-        reply, table.set_column(6, "open", pa.array([1] * table.num_rows)),
+        reply, table.set_column(1, "rows", pa.array([1] * table.num_rows)),
     ),
-    "nulls": changed("certain", lambda values: [None, *values[1:]]),
-    "a file without row groups is needed": changed("groups", lambda values: [[]] * len(values)),
-    "a row group that is not there": changed("groups", lambda values: [[0, 99], *values[1:]]),
-    "a negative row group": changed("groups", lambda values: [[-1, 0], *values[1:]]),
-    "a row group twice": changed("groups", lambda values: [[1, 1], *values[1:]]),
-    "row groups out of order": changed("groups", lambda values: [[2, 1], *values[1:]]),
-    "a row group without a number": changed("groups", lambda values: [[None], *values[1:]]),
-    "left and not needed": changed("rest", lambda values: [[4], *values[1:]]),
-    "not needed but with row groups": changed("needed", lambda values: [False] * len(values)),
-    "all left and counted": changed("rest", lambda values: [None] * len(values)),
-    "nothing left of what is open": changed("rest", lambda values: [[]] * len(values)),
-    "closed though some is left": changed("open", lambda values: [False] * len(values)),
-    "more rows than there are": changed("counted", lambda values: [10 * ROWS] * len(values)),
-    "a negative number of rows": changed("counted", lambda values: [-5] * len(values)),
-    "fewer rows than all row groups have": changed(
-        "counted", lambda values: [max(each - 1, 0) for each in values]
+    "no number of a file": changed("file", lambda values: [None, *values[1:]]),
+    "facts of which there are none": changed("matches", lambda values: [None, *values[1:]]),
+    "rows of which nothing matches": changed("rows", lambda values: [*values[:-1], None]),
+    "a row group that is not there": changed(
+        "matches", lambda values: [[*values[0], 1], *values[1:]]
     ),
-    "a file of other rows": changed("file_rows", lambda values: [ROWS + 1] * len(values)),
-    "no row groups": changed("group_counts", lambda values: [0] * len(values)),
-    "facts of which there are none": changed("file_rows", lambda values: [-1] * len(values)),
-    "rows of no number": changed("file_rows", lambda values: [-7] * len(values)),
+    "a row group too many": lambda reply, table: changed(
+        "rows", lambda values: [[*each, 1] for each in values]
+    )(*changed("matches", lambda values: [[*each, 0] for each in values])(reply, table)),
+    "no row groups": lambda reply, table: changed("rows", lambda values: [[]] * len(values))(
+        *changed("matches", lambda values: [[]] * len(values))(reply, table)
+    ),
+    "a row group without rows": changed(
+        "rows", lambda values: [[None, *values[0][1:]], *values[1:]]
+    ),
+    "a row group without a match": changed("matches", lambda values: [[None] * 5, *values[1:]]),
+    "a match that is none": changed("matches", lambda values: [[3] * 5, *values[1:]]),
+    "a negative match": changed("matches", lambda values: [[-1] * 5, *values[1:]]),
+    "more rows than there are": changed("rows", lambda values: [[10 * ROWS] * 5] * len(values)),
+    "fewer rows than there are": changed("rows", lambda values: [[1] * 5] * len(values)),
+    "a negative number of rows": changed(
+        "rows", lambda values: [[-5, 2 * GROUP + 5, GROUP, GROUP, GROUP]] * len(values)
+    ),
+    "rows of no number": changed("rows", lambda values: [[1 << 62] * 5] * len(values)),
 }  # fmt: skip
 
 
@@ -138,7 +138,7 @@ def test_Xa_a_lie_is_caught_and_counted_and_changes_no_number(
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
 def test_no_lie_is_believed(lake: Lake, lie: Callable[..., Reply]) -> None:
     store = open_index(lake.location).store
-    service = ExecutorService({"lake": lambda: store}, reply_bytes=1 << 20, facts=_eager)
+    service = ExecutorService({"lake": lambda: store}, reply_bytes=1 << 20, facts=eager)
     asked, files = question(lake)
     reply, table = service.narrow(asked, files)
     service.close()
@@ -166,7 +166,7 @@ def test_a_shard_that_cannot_be_narrowed_is_left_as_it_is(
     def fail(*_: Any) -> None:
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr("tandem.index.server.executors.executor.narrowed", fail)
+    monkeypatch.setattr("tandem.index.server.executor.narrowed", fail)
     assert server.files("id = 7") == 3
     assert server.live == {0}
     monkeypatch.undo()
@@ -192,21 +192,15 @@ def test_after_a_lie_the_shard_is_loaded_again(lake: Lake, monkeypatch: pytest.M
 def test_a_reply_that_would_be_too_large_is_not_made(lake: Lake) -> None:
     store = open_index(lake.location).store
     small, whole = (
-        ExecutorService({"lake": lambda: store}, reply_bytes=limit, facts=_eager)
+        ExecutorService({"lake": lambda: store}, reply_bytes=limit, facts=eager)
         for limit in (100, 1 << 20)
     )
     asked, files = question(lake)
     for service, expected in ((small, [None] * 3), (whole, [None, None, [0, 1, 2]])):
         reply, table = service.narrow(asked, files)
         found = believed(asked, files, reply, table)
-        assert found.groups.to_pylist() == expected
+        assert NeededGroups.of(found, np.zeros(3, np.int64)).groups.to_pylist() == expected
         service.close()
-
-
-def _eager(store: Any) -> Any:
-    from index.spread_index import eager
-
-    return eager(store)
 
 
 def question(lake: Lake) -> tuple[NarrowQuestion, pa.Table]:
@@ -225,99 +219,55 @@ def question(lake: Lake) -> tuple[NarrowQuestion, pa.Table]:
     return asked, pa.table(columns, schema=FILES)
 
 
-@pytest.fixture(scope="module")
-def asked(lake: Lake) -> tuple[NarrowQuestion, pa.Table]:
-    return question(lake)
-
-
-LISTS = st.one_of(st.none(), st.lists(st.integers(0, 4), unique=True, max_size=5).map(sorted))
-
-
 @settings(max_examples=few(50, 4_000))
 @given(st.data())
-def test_what_is_believed_adds_up(
-    asked: tuple[NarrowQuestion, pa.Table], data: st.DataObject
-) -> None:
+def test_what_is_needed_is_what_the_row_groups_say(data: st.DataObject) -> None:
     """Against the rules one by one, for each file, in plain Python."""
-    question, files = asked
-    count, dead = 3, data.draw(st.sampled_from([0, 5]))
-    files = files.set_column(4, FILES.field("dead"), pa.array([dead] * count, pa.int64()))
-    groups = data.draw(st.lists(LISTS, min_size=count, max_size=count))
-    rest = data.draw(st.lists(LISTS, min_size=count, max_size=count))
-    counted = data.draw(
-        st.lists(st.sampled_from([0, GROUP, ROWS, ROWS + 1]), min_size=count, max_size=count)
+    each = st.one_of(st.none(), st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2))))
+    files = data.draw(st.lists(each, max_size=4))
+    dead = data.draw(st.lists(st.sampled_from([0, 5]), min_size=len(files), max_size=len(files)))
+    rows, matches = (
+        pa.array([None if file is None else [pair[at] for pair in file] for file in files], type_)
+        for at, type_ in enumerate((pa.list_(pa.int64()), pa.list_(pa.int8())))
     )
-    known = data.draw(st.lists(st.booleans(), min_size=count, max_size=count))
-    found = NeededGroups(
-        np.array([each is None or bool(each) for each in groups]),
-        np.zeros(count, bool),
-        pa.array(groups, GROUPS),
-        np.array(counted),
-        pa.array(rest, GROUPS),
-        np.array([each is None or bool(each) for each in rest]),
-        np.where(known, ROWS, -1),
-        np.where(known, 5, -1),
-    )
-    good = all(map(adds_up, groups, rest, counted, known, [dead] * count))
-    reply = NarrowReply(
-        table_id=question.table_id, version=question.of.version, asked=digest(question, files)
-    )
-    try:
-        believed(question, files, reply, needed_table(found))
-    except ValueError:
-        assert not good
-    else:
-        assert good
-
-
-def adds_up(
-    groups: list[int] | None, rest: list[int] | None, counted: int, known: bool, dead: int
-) -> bool:
-    if not known:
-        return groups is None and rest is None and counted == 0
-    needed = set(range(5)) if groups is None else set(groups)
-    left = set(range(5)) if rest is None else set(rest)
-    taken = needed - left
-    if not left <= needed or counted > ROWS or (dead and counted):
-        return False
-    if not taken:
-        return counted == 0
-    return counted == ROWS if len(taken) == 5 else True
-
-
-def test_no_row_is_counted_where_a_vector_may_hide_it(
-    asked: tuple[NarrowQuestion, pa.Table],
-) -> None:
-    question, files = asked
-    found = NeededGroups(
-        np.ones(3, bool), np.zeros(3, bool), pa.nulls(3, GROUPS), np.full(3, GROUP),
-        pa.array([[1, 2, 3, 4]] * 3, GROUPS), np.ones(3, bool), np.full(3, ROWS), np.full(3, 5),
-    )  # fmt: skip
-    for dead in (0, 1):
-        column = pa.array([0, dead, 0], pa.int64())
-        with_dead = files.set_column(4, FILES.field("dead"), column)
-        reply = NarrowReply(
-            table_id=question.table_id,
-            version=question.of.version,
-            asked=digest(question, with_dead),
-        )
-        if dead:
-            with pytest.raises(ValueError, match="vector"):
-                believed(question, with_dead, reply, needed_table(found))
-        else:
-            believed(question, with_dead, reply, needed_table(found))
+    found = NeededGroups.of(GroupMatches(rows, matches), np.array(dead, np.int64))
+    for at, (file, hidden) in enumerate(zip(files, dead, strict=True)):
+        groups = file or []
+        may = [number for number, (_, match) in enumerate(groups) if match]
+        counted = [number for number in may if groups[number][1] == 2 and not hidden]
+        left = [number for number in may if number not in counted]
+        assert found.needed[at] == (file is None or bool(may))
+        assert found.open[at] == (file is None or bool(left))
+        assert found.certain[at] == (file is not None and all(match != 1 for _, match in groups))
+        assert found.counted[at] == sum(groups[number][0] for number in counted)
+        for lists, expected in ((found.groups, may), (found.rest, left)):
+            whole = file is None or len(expected) == len(groups)
+            assert lists[at].as_py() == (None if whole else expected)
 
 
 def test_a_reply_is_what_was_found() -> None:
-    found = NeededGroups.every(2)
-    found = replace(found, groups=pa.array([[1], None], GROUPS), counted=np.array([3, 0]))
-    again = needed_from(needed_table(found))
-    for name, value in vars(found).items():
-        assert list(getattr(again, name)) == list(value), name
+    found = GroupMatches(
+        pa.array([[3, 4], None], pa.list_(pa.int64())),
+        pa.array([[0, 2], None], pa.list_(pa.int8())),
+    )
+    again = matches_from(matches_table(found))
+    assert (again.rows, again.matches) == (found.rows, found.matches)
+
+
+def test_Xa_a_reply_is_of_one_question_alone(lake: Lake) -> None:
+    asked, files = question(lake)
+    others = [
+        asked.model_copy(update={"table_id": "another"}),
+        asked.model_copy(update={"where": "id < 5"}),
+        asked.model_copy(update={"shards": ("1",)}),
+        asked.model_copy(update={"of": asked.of.model_copy(update={"version": 99})}),
+    ]
+    assert digest(asked, files) not in [digest(each, files) for each in others]
+    assert digest(asked, files) != digest(asked, files.slice(1))
 
 
 def test_files_of_a_question_are_checked(tmp_path: Path, lake: Lake) -> None:
-    from tandem.index.server.executors.slot_messages import body, files_of
+    from tandem.index.server.executor_messages import body, files_of
 
     asked, files = question(lake)
     assert files_of(body(asked, files)).equals(files)

@@ -15,9 +15,10 @@ from index.spread_index import ROWS, Lake, Spread, eager, spread, until
 from tandem.errors import StorageError, Unreachable
 from tandem.index import Query, open_index
 from tandem.index.facts.cache import FactsCache
+from tandem.index.facts.files import FactsListing
+from tandem.index.server import coordinator as coordinator_
 from tandem.index.server.client import ChainedIndex
-from tandem.index.server.executors import coordinator as coordinator_
-from tandem.index.server.executors.slots import RemoteSlot
+from tandem.index.server.registry import RemoteExecutor
 from tandem.storage.store import Store
 
 CONDITIONS = ["id = 7", "id < 1234", "key = 'k77'", "id >= 900 AND id < 1100", "id < 0"]
@@ -126,16 +127,16 @@ def test_I49_an_executor_that_does_not_answer_is_not_chosen_again(
 ) -> None:
     three.files()
     dead, asked = three.executor(1), []
-    slot = three.coordinator.registry.slot(dead)
+    reached = three.coordinator.registry.reached(dead)
 
-    def fail(self: RemoteSlot, *_: Any) -> None:
-        if self is slot:
+    def fail(self: RemoteExecutor, *_: Any) -> Any:
+        if self is reached:
             asked.append(1)
             raise Unreachable("planted")
-        return original(self, *_)  # type: ignore[return-value]
+        return original(self, *_)
 
-    original = RemoteSlot.narrow
-    monkeypatch.setattr(RemoteSlot, "narrow", fail)
+    original = RemoteExecutor.narrow
+    monkeypatch.setattr(RemoteExecutor, "narrow", fail)
     assert three.index().count(Query("id < 1234")) == 1234
     assert 1 not in three.live
     assert set(three.owners.values()) == {0, 2}
@@ -216,7 +217,7 @@ class Gate:
     def __init__(self) -> None:
         self.open = threading.Event()
 
-    def __call__(self, store: Store) -> FactsCache:
+    def __call__(self, store: Store, _listing: FactsListing) -> FactsCache:
         gate = self
 
         class Waiting(FactsCache):
@@ -302,7 +303,7 @@ def test_X18_pre_priming_that_fails_changes_nothing(
         failed.append(1)
         raise problem("planted")
 
-    monkeypatch.setattr(RemoteSlot, "prime", fail)
+    monkeypatch.setattr(RemoteExecutor, "prime", fail)
     with spread({"lake": lake.location}, 1) as server:
         assert server.files() == 1
         lake.add("1", 1)

@@ -18,7 +18,7 @@ from tandem.delta.actions import AddFile, Commit, Metadata, Protocol, RemoveFile
 from tandem.delta.log import files as files_
 from tandem.errors import UnknownSegment
 from tandem.index import window as window_
-from tandem.index.server.executors.shards import NO_SHARD, TableShards
+from tandem.index.server.shards import NO_SHARD, TableShards
 from tandem.index.window import Chosen, Head, View, Window
 from tandem.timeline.names import foreign_name
 from tandem.timeline.segments import TAG_SEGMENT

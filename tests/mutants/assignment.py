@@ -5,7 +5,7 @@ from __future__ import annotations
 from mutants.model import Check, Mutant
 
 _CHECKS = (Check.ASSIGNMENT,)
-_RULES = "index/assignment.py"
+_RULES = "index/server/assignment.py"
 
 ASSIGNMENT = (
     Mutant(
@@ -124,7 +124,7 @@ ASSIGNMENT = (
     Mutant(
         "assignment-two-decide",
         "of two askers one decides; X14",
-        "index/server/executors/asking.py",
+        _RULES,
         "with self._lock:",
         "with threading.Lock():",
         _CHECKS,

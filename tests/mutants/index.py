@@ -8,7 +8,7 @@ _NUMBERS = (Check.INDEX,)
 _SERVICE = (Check.INDEX_SERVER,)
 _GROUPS = (Check.ROW_GROUPS,)
 _ENTRIES, _ANSWERS = "index/entries.py", "index/answers.py"
-_COLUMNS, _SIDES = "index/columns.py", "index/columns.py"
+_BOUNDS, _EXTREMES = "pruning/bounds.py", "index/extremes.py"
 _TABLE, _WINDOW = "index/table.py", "index/window.py"
 
 INDEX = (
@@ -64,24 +64,24 @@ INDEX = (
         "index-row-groups-of-vectors-counted",
         "which rows of a row group a vector hides is in the vector; X-d",
         "index/narrowing.py",
-        "counted = must & (files.dead[there] == 0)[owner]",
-        "counted = must",
+        "counted = (match == GroupMatch.ALL) & (dead == 0)[owner]",
+        "counted = match == GroupMatch.ALL",
         _GROUPS,
     ),
     Mutant(
         "index-row-groups-may-for-must",
         "a row group is counted only if all of its rows match; X-d",
         "index/narrowing.py",
-        "may, must = found.may, found.must & found.may",
-        "may, must = found.may, found.may",
+        "counted = (match == GroupMatch.ALL)",
+        "counted = (match != GroupMatch.NONE)",
         _GROUPS,
     ),
     Mutant(
         "index-row-groups-of-the-first-file",
         "row groups are numbered within their file",
         "index/narrowing.py",
-        "local = groups - facts.first_group[at][owner]",
-        "local = groups",
+        "local = np.arange(len(owner)) - (np.cumsum(lengths) - lengths)[owner]",
+        "local = np.arange(len(owner))",
         _GROUPS,
     ),
     Mutant(
@@ -96,7 +96,7 @@ INDEX = (
     Mutant(
         "index-cut-time-as-bound",
         "times in statistics are cut, and no exact bounds; X-d",
-        _SIDES,
+        _EXTREMES,
         'or type_.name in ("date", "boolean")',
         'or type_.name in ("date", "boolean", "timestamp")',
         _NUMBERS,
@@ -104,7 +104,7 @@ INDEX = (
     Mutant(
         "index-nan-forgotten",
         "NaN is the greatest float, and not in statistics; X-d",
-        _SIDES,
+        _EXTREMES,
         "    return type_.name in FLOATING\n",
         "    return False\n",
         _NUMBERS,
@@ -120,7 +120,7 @@ INDEX = (
     Mutant(
         "index-texts-by-first-bytes",
         "texts that begin alike are compared as a whole",
-        _COLUMNS,
+        _BOUNDS,
         "        if len(ties):\n",
         "        if False:\n",
         _NUMBERS,
@@ -128,7 +128,7 @@ INDEX = (
     Mutant(
         "index-narrow-zones",
         "a zone is excluded only if each of its entries is; X-b",
-        _COLUMNS,
+        _BOUNDS,
         "            np.maximum.reduceat(self.high, starts),\n",
         "            self.high[starts],\n",
         _NUMBERS,

@@ -7,8 +7,8 @@ from mutants.model import Check, Mutant
 _SHARDS = (Check.SHARDS,)
 _REPLIES = (Check.REPLIES,)
 _SCENARIOS = (Check.EXECUTORS,)
-_SERVER = "index/server/executors/"
-_ASKING = _SERVER + "asking.py"
+_SERVER = "index/server/"
+_MESSAGES = _SERVER + "executor_messages.py"
 _COORDINATOR, _REGISTRY = _SERVER + "coordinator.py", _SERVER + "registry.py"
 
 SPREAD = (
@@ -63,23 +63,23 @@ SPREAD = (
     Mutant(
         "spread-shard-twice",
         "a reply names each file once; X-a",
-        _ASKING,
-        "    if len(places) != files.num_rows or (places != np.arange(files.num_rows)).any():\n",
+        _MESSAGES,
+        "    if len(places) != files.num_rows or (places != np.arange(len(places))).any():\n",
         "    if len(set(places.tolist())) > files.num_rows:\n",
         _REPLIES,
     ),
     Mutant(
         "spread-answer-of-two-versions",
         "a reply is of the version that was asked; X-a",
-        _ASKING,
-        "    if reply.version != asked.of.version:\n",
-        "    if reply.version < 0:\n",
+        _MESSAGES,
+        "{question.of.version}",
+        "",
         _REPLIES,
     ),
     Mutant(
         "spread-reply-of-other-files",
         "a reply is of the files that were asked; X-c",
-        _ASKING,
+        _MESSAGES,
         "    if reply.asked != digest(asked, files):\n",
         "    if not reply.asked:\n",
         _REPLIES,
@@ -87,32 +87,32 @@ SPREAD = (
     Mutant(
         "spread-vector-forgotten",
         "no row is counted where a vector may hide it; X-d",
-        _ASKING,
-        "    if (counted[(dead > 0) | without] > 0).any():\n",
-        "    if (counted[without] > 0).any():\n",
+        "index/narrowing.py",
+        "counted = (match == GroupMatch.ALL) & (dead == 0)[owner]",
+        "counted = (match == GroupMatch.ALL) & (dead >= 0)[owner]",
         _REPLIES,
     ),
     Mutant(
         "spread-row-group-of-nowhere",
         "row groups are those of the file",
-        _ASKING,
-        "        if ((numbers < 0) | (numbers >= group_counts[owner])).any():\n",
-        "        if (numbers < 0).any():\n",
+        _MESSAGES,
+        "    if (sums[known] != logged[known]).any():\n",
+        "    if (sums[known] < logged[known]).any():\n",
         _REPLIES,
     ),
     Mutant(
         "spread-lost-rows-without-facts",
         "a file without facts is needed as a whole; X-b",
-        _ASKING,
-        "    if (without & ~(of_groups.whole & of_rest.whole)).any():\n",
-        "    if False:\n",
+        "index/narrowing.py",
+        "needed=~known | any_of(may)",
+        "needed=any_of(may)",
         _REPLIES,
     ),
     Mutant(
         "spread-dead-executor-chosen",
         "no dead executor is ever chosen; I-49",
-        _COORDINATOR,
-        "self.assignments.route(self.assignments.remove(executor))",
+        _REGISTRY,
+        "self._assignments.route(self._assignments.remove(each))",
         "pass",
         _SCENARIOS,
         "CarbonData: segments of a dead executor",
@@ -120,7 +120,7 @@ SPREAD = (
     Mutant(
         "spread-failed-executor-stays",
         "an executor that does not answer is removed; I-49",
-        _ASKING,
+        _COORDINATOR,
         "            self.registry.fail(batch.executor, error)\n",
         "",
         _SCENARIOS,
@@ -136,7 +136,7 @@ SPREAD = (
     Mutant(
         "spread-replies-in-another-order",
         "what a reply says is of the files that were asked; X-a",
-        _ASKING,
+        _COORDINATOR,
         "                places.append(batch.rows)\n",
         "                places.append(np.sort(batch.rows)[::-1])\n",
         _SCENARIOS,

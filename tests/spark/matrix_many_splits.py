@@ -21,10 +21,15 @@ from support.jobs import quick_lake
 from tandem.delta.actions import AddFile
 from tandem.delta.log.codec import encode_action
 from tandem.index import open_index
-from tandem.index.server import lake_table as lake_table_
+from tandem.index.server import client as client_
 from tandem.index.server.answer_files import AnswerFiles
-from tandem.index.server.client import ChainedIndex, Fallback, RemoteIndex
-from tandem.index.server.lake_table import ENDPOINT_VARIABLE, FOLDER_VARIABLE
+from tandem.index.server.client import (
+    ENDPOINT_VARIABLE,
+    FOLDER_VARIABLE,
+    ChainedIndex,
+    Fallback,
+    RemoteIndex,
+)
 from tandem.index.server.service import IndexService
 from tandem.index.server.transport import Connection, FlightServer
 from tandem.spark import read
@@ -144,7 +149,7 @@ def test_tasks_fetch_a_hundred_thousand_splits_and_the_driver_holds_none(
         monkeypatch.setenv(ENDPOINT_VARIABLE, f"grpc://127.0.0.1:{server.port}")
         monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "none"))
         # This process waits for a slow machine.
-        monkeypatch.setattr(lake_table_, "Connection", partial(Connection, timeout_s=600))
+        monkeypatch.setattr(client_, "Connection", partial(Connection, timeout_s=600))
         for _ in range(READS):
             frame = read(delta_spark, table, "id >= 0", in_tasks=True)
             (row,) = frame.selectExpr("count(*) AS rows", "sum(id) AS total").collect()

@@ -20,10 +20,9 @@ from spark.test_indexed_read import TABLES, by_delta, numbered, rows_of, tables
 from support.statements.rows import runtime_errors
 from tandem import index
 from tandem.errors import InvalidSpec, InvalidStatement, Unreachable
-from tandem.index.server import lake_table as lake_table_
+from tandem.index.server import client as client_
 from tandem.index.server.answer_files import AnswerFiles
-from tandem.index.server.client import ChainedIndex, RemoteIndex
-from tandem.index.server.lake_table import ENDPOINT_VARIABLE, FOLDER_VARIABLE
+from tandem.index.server.client import ENDPOINT_VARIABLE, FOLDER_VARIABLE, ChainedIndex, RemoteIndex
 from tandem.index.server.transport import Connection
 from tandem.spark import read
 from tandem.spec import LakeTable
@@ -65,7 +64,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     monkeypatch.setenv(ENDPOINT_VARIABLE, found.endpoint)
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "none"))
     # This process waits for a slow machine.
-    monkeypatch.setattr(lake_table_, "Connection", partial(Connection, timeout_s=60))
+    monkeypatch.setattr(client_, "Connection", partial(Connection, timeout_s=60))
     with found.server:
         yield found
 

@@ -5,17 +5,17 @@ time, never an answer. Every answer is of exactly one version. Data pages are re
 
     statistics    what the log says of the rows of files
     facts         package: statistics of row groups, and bloom filters
-    base          package: the entries of a version, written down
     server        package: the index of many tables as a service
+    base          the entries of a version, written down
+    packed        arrays as bytes, for facts and bases
     library       count, bounds, splits, reader, paths: in the caller's process
     table         a table that is followed from commit to commit
     window        its entries over a window of versions, and views of one
     entries       entries, and which of them a condition needs
-    columns       one column's bounds in many entries
+    extremes      the least and greatest values of a column by file
     answers       splits, certain numbers and bounds
-    narrowing     what narrowing files to row groups takes and gives
+    narrowing     which row groups of files a condition needs
     rows          reads splits, and finishes numbers
-    assignment    which executor holds which shard
 """
 
 from typing import TYPE_CHECKING

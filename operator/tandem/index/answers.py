@@ -18,10 +18,11 @@ import pyarrow.compute as pc
 from tandem.delta.log import files as files_
 from tandem.distinct import BoolArray, IntArray
 from tandem.errors import InvalidSpec
-from tandem.index.columns import BoundArray, EntryColumn, Side, side_of
 from tandem.index.entries import UNKNOWN_ROWS, exact_sum
+from tandem.index.extremes import BoundArray, Side, side_of
 from tandem.index.narrowing import GROUPS, Narrower
 from tandem.index.window import Chosen, Head, View
+from tandem.pruning.bounds import HeldBounds
 from tandem.statements.tree import Expr
 from tandem.statements.types import Schema, SqlType
 
@@ -64,8 +65,7 @@ def within(chosen: list[Chosen], paths: PathRange | None) -> list[Chosen]:
         return chosen
     found = []
     for part in chosen:
-        inside = paths.mask(part.entries.paths_at(part.rows))
-        found.append(Chosen(part.entries, part.rows[inside], part.certain[inside]))
+        found.append(part.only(paths.mask(part.entries.paths_at(part.rows))))
     return found
 
 
@@ -250,6 +250,10 @@ class CertainBounds:
     highs: Sequence[Any]
 
 
+Scope = tuple[Expr | None, Collection[str], Narrower | None, PathRange | None]
+"""A condition, segments, what narrows and paths: of the functions below."""
+
+
 def splits(
     view: View,
     where: Expr | None = None,
@@ -316,7 +320,7 @@ def certain_count(
         live = part.entries.live(part.rows)
         known = part.certain & (live != UNKNOWN_ROWS)
         rows += exact_sum(live[known])
-        left.append(Chosen(part.entries, part.rows[~known], part.certain[~known]))
+        left.append(part.only(~known))
     if where is None or narrower is None:
         return CertainCount(view.version, rows, splits_of(view.head, left))
     rest, groups = [], []
@@ -410,7 +414,7 @@ def _bounds_of(view: View, name: str, type_: SqlType, chosen: Sequence[Chosen]) 
 class _Part:
     """A column in the chosen entries of a entries."""
 
-    column: EntryColumn | None
+    column: HeldBounds | None
     live: IntArray
     tight: BoolArray
     certain: BoolArray

@@ -22,9 +22,8 @@ from tandem.delta.log.codec import decode_deletion_vector
 from tandem.delta.log.replay import FileKey
 from tandem.delta.schema import StructType
 from tandem.distinct import BoolArray, IntArray
-from tandem.index.columns import EntryColumn, PartitionColumn
 from tandem.index.statistics import UNKNOWN, ColumnName, HeldStatistics
-from tandem.pruning.bounds import ColumnBounds
+from tandem.pruning.bounds import ColumnBounds, HeldBounds, PartitionBounds
 from tandem.pruning.files import FileBounds, partition_bounds
 from tandem.pruning.predicate import columns_of, may_match, must_match
 from tandem.statements.tree import Expr
@@ -241,7 +240,7 @@ class Entries:
         return set(known.take(np.unique(codes[rows])).to_pylist())
 
     def column(self, name: str, type_: SqlType, schema: StructType,
-               partition_columns: Iterable[str]) -> EntryColumn | None:  # fmt: skip
+               partition_columns: Iterable[str]) -> HeldBounds | None:  # fmt: skip
         """A column's bounds; None if nothing is known of it."""
         known = self._known({name: type_}, schema, partition_columns).get(name)
         return None if known is None else known.column
@@ -284,7 +283,7 @@ class Entries:
                 stated = self.statistics.columns(others, schema, partition_columns)
                 for name in new:
                     if name in mine:
-                        known: EntryColumn | None = PartitionColumn(mine[name])
+                        known: HeldBounds | None = mine[name]
                     else:
                         known = stated[name]
                     found = None if known is None else _Known(known, self._zone_starts)
@@ -378,14 +377,14 @@ def exact_sum(numbers: IntArray) -> int:
 class _Known:
     """A column with the bounds of its zones."""
 
-    def __init__(self, column: EntryColumn, starts: IntArray) -> None:
+    def __init__(self, column: HeldBounds, starts: IntArray) -> None:
         self.column = column
         self.zones = column.zones(starts) if len(starts) > 1 else None
 
     @property
     def nbytes(self) -> int:
         # A column by statistics is held there.
-        own = self.column.nbytes if isinstance(self.column, PartitionColumn) else 0
+        own = self.column.nbytes if isinstance(self.column, PartitionBounds) else 0
         return own + (0 if self.zones is None else self.zones.nbytes)
 
 

@@ -30,14 +30,15 @@ from tandem.index.answers import (
     Cut,
     PathRange,
     Portions,
+    Scope,
     Splits,
     portions_of,
 )
 from tandem.index.facts.cache import FactsCache
-from tandem.index.narrowing import LocalNarrower
+from tandem.index.narrowing import GroupMatches, Narrower, narrowed
 from tandem.index.rows import RowTest
 from tandem.index.table import FollowedTable
-from tandem.index.window import Head, Holds, View
+from tandem.index.window import Chosen, Head, Holds, View
 from tandem.mergelog.state.log_table import MergeLog
 from tandem.statements import parse_where
 from tandem.statements.statement import referenced
@@ -224,37 +225,23 @@ class TableIndex(IndexReader):
         if not base:
             require_no_merge_log(log)
         self._checked = now()
-        self._table = FollowedTable(log, history_s=history_s)
+        self.table = FollowedTable(log, history_s=history_s)
         self._holds = Holds(log, kept_ms=kept_ms)
         self._facts = FactsCache(log.store) if row_groups else None
-        self._narrower = None if self._facts is None else LocalNarrower(self._facts)
+        self._narrower = None if self._facts is None else Narrower(self._known)
 
     @property
     def store(self) -> Store:
-        return self._table.log.store
+        return self.table.log.store
 
     @property
     def log(self) -> DeltaLog:
-        return self._table.log
+        return self.table.log
 
     @property
     def nbytes(self) -> int:
         """Bytes that are held."""
-        return self._table.nbytes + (0 if self._facts is None else self._facts.nbytes)
-
-    @property
-    def latest(self) -> int | None:
-        """The newest version that is held."""
-        return self._table.latest
-
-    @property
-    def base_due(self) -> bool:
-        """As of `FollowedTable`."""
-        return self._table.base_due
-
-    def write_base(self) -> bool:
-        """As of `FollowedTable`: for processes that hold a table for long, such as a server."""
-        return self._table.write_base()
+        return self.table.nbytes + (0 if self._facts is None else self._facts.nbytes)
 
     def view(self, query: Query = EVERYTHING) -> View:
         """The version that a question is about. Raises: as `FollowedTable.view`; UnsupportedFeature
@@ -262,7 +249,7 @@ class TableIndex(IndexReader):
         if not self._base and self._now() - self._checked >= MERGE_LOG_S:
             require_no_merge_log(self.log)
             self._checked = self._now()
-        view = self._table.view(
+        view = self.table.view(
             query.version,
             timestamp_ms=query.timestamp_ms,
             at_least=query.at_least,
@@ -273,8 +260,7 @@ class TableIndex(IndexReader):
 
     def certain_count(self, query: Query = EVERYTHING) -> CertainCount:
         view = self.view(query)
-        where = condition(view.head, query.where)
-        return answers.certain_count(view, where, query.segments, self._narrower, query.paths)
+        return answers.certain_count(view, *scope(view, query, self._narrower))
 
     def certain_bounds(
         self, columns: Sequence[str], query: Query = EVERYTHING
@@ -286,23 +272,28 @@ class TableIndex(IndexReader):
 
     def splits(self, query: Query = EVERYTHING) -> Splits:
         view = self.view(query)
-        where = condition(view.head, query.where)
+        asked = scope(view, query, self._narrower)
         until_ms = self.kept_until_ms(view, query.hold_s)
-        found = answers.splits(view, where, query.segments, self._narrower, query.paths)
-        return found.kept(until_ms)
+        return answers.splits(view, *asked).kept(until_ms)
 
     def portions(self, cut: Cut, query: Query = EVERYTHING) -> Portions:
         view = self.view(query)
-        where = condition(view.head, query.where)
+        asked = scope(view, query, self._narrower)
         if query.hold_s:
             self.kept_until_ms(view, query.hold_s)
-        return answers.portions(view, cut, where, query.segments, self._narrower, query.paths)
+        return answers.portions(view, cut, *asked)
+
+    def _known(
+        self, head: Head, where: Expr, files: pa.Table, _chosen: Sequence[Chosen]
+    ) -> GroupMatches:
+        assert self._facts is not None
+        return narrowed(head, where, files, self._facts)
 
     def kept_until_ms(self, view: View, hold_s: int = 0) -> int:
         """Until when cleaning leaves the files of a version (Unix milliseconds), which is held for
         so many seconds. Raises: as `Holds.place`."""
         held_ms = self._holds.place(view.head, hold_s).end_ms if hold_s else 0
-        return max(held_ms, self._holds.readable_until_ms(view.head, self._table.window))
+        return max(held_ms, self._holds.readable_until_ms(view.head, self.table.window))
 
 
 def require_no_merge_log(log: DeltaLog) -> None:
@@ -396,6 +387,11 @@ def paths(location: str, where: str = "", **given: Unpack[Options]) -> list[str]
     """As `IndexReader.paths`."""
     index, query = _opened(location, where, given)
     return index.paths(query)
+
+
+def scope(view: View, query: Query, narrower: Narrower | None) -> Scope:
+    """What a question is about, of a version. Raises: InvalidStatement."""
+    return condition(view.head, query.where), query.segments, narrower, query.paths
 
 
 def condition(head: Head, text: str) -> Expr | None:

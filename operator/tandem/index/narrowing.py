@@ -1,80 +1,80 @@
-"""What narrowing takes and gives: of files that a condition leaves open, the row groups that it
-needs. Pure.
+"""Narrows files that a condition leaves open to the row groups that it needs.
 
 By what, and where, a `Narrower` decides: facts in this process, or those that executors hold. It
-may know less, or nothing: that loses no row (X-b).
+may know less, or nothing: that loses no row (X-b). No data page is read here.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Final, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tandem.delta.schema import column_mapping_mode
 from tandem.distinct import BoolArray, IntArray
-from tandem.index.columns import EntryColumn
 from tandem.index.facts.cache import FactsCache
 from tandem.index.facts.row_groups import UNKNOWN
 from tandem.index.window import Chosen, Head
+from tandem.pruning.files import partition_bounds
 from tandem.pruning.predicate import columns_of
 from tandem.statements.tree import Expr
 
 GROUPS: Final = pa.list_(pa.int32())
 """The row groups of a file that are needed; null for all."""
 
-NOT_KNOWN: Final = -1
+FILES: Final = pa.schema(
+    [
+        ("path", pa.string()),
+        ("size", pa.int64()),
+        ("rows", pa.int64()),
+        ("dead", pa.int64()),
+        ("partition_values", pa.map_(pa.string(), pa.string())),
+    ]
+)
+"""Files that a condition leaves open: path as logged; physical rows, `UNKNOWN` where the log does
+not say; rows that deletion vectors hide; partition values, null if the condition names none."""
 
-_VALUES = "partition_values"
+
+class GroupMatch(IntEnum):
+    """On which rows of a row group a condition is true."""
+
+    NONE = 0
+    SOME = 1
+    """Perhaps on none, or on all."""
+    ALL = 2
 
 
 @dataclass(frozen=True)
-class OpenFiles:
-    """Files that a condition leaves open by what the log says.
+class GroupMatches:
+    """What is known of the row groups of files; null for a file without facts.
 
     Attributes:
-        names: `path` as logged, and `size`.
-        rows: physical rows, `NOT_KNOWN` where the log does not say.
-        dead: rows that deletion vectors hide.
-        partitions: bounds of the partition columns that the condition names.
-        values: the partition values of the files as logged; None if it names none.
-        source: the entries that the files are of, where these are held; their order is that of the
-            files.
+        rows: lists of int64, the physical rows of each row group.
+        matches: lists of int8, of each its `GroupMatch`.
     """
 
-    names: pa.Table
-    rows: IntArray
-    dead: IntArray
-    partitions: Mapping[str, EntryColumn]
-    values: pa.ChunkedArray | None = None
-    source: Chosen | None = None
+    rows: pa.Array
+    matches: pa.Array
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @classmethod
-    def of(cls, head: Head, where: Expr, part: Chosen) -> Self:
-        """Those of some entries that are not certain."""
-        open_ = part.rows[~part.certain]
-        partitions = head.metadata.partition_columns
-        columns: dict[str, EntryColumn] = {}
-        for name, type_ in columns_of(where):
-            if name in partitions:
-                column = part.entries.column(name, type_, head.schema, partitions)
-                if column is not None:
-                    columns[name] = column.take(open_)
-        return cls(
-            part.entries.columns_at(open_, ("path", "size")),
-            part.entries.rows[open_],
-            part.entries.dead[open_],
-            columns,
-            part.entries.columns_at(open_, (_VALUES,))[_VALUES] if columns else None,
-            Chosen(part.entries, open_, np.zeros(len(open_), bool)),
-        )
+    def unknown(cls, count: int) -> Self:
+        return cls(pa.nulls(count, pa.list_(pa.int64())), pa.nulls(count, pa.list_(pa.int8())))
+
+    @classmethod
+    def of_runs(cls, counts: IntArray, known: BoolArray, rows: IntArray, matches: IntArray) -> Self:
+        """From the row groups of all files that are `known`; each has so many."""
+        ends = pa.array(np.append(0, np.cumsum(counts)).astype(np.int32))
+        arrays = (pa.array(rows, pa.int64()), pa.array(matches.astype(np.int8)))
+        lists = (pa.ListArray.from_arrays(ends, each, mask=pa.array(~known)) for each in arrays)
+        return cls(*lists)
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,6 @@ class NeededGroups:
             the row groups that are left then.
         rest: as `groups`, without those that were counted.
         open: which files have a `rest`.
-        file_rows, group_counts: physical rows and row groups by the facts that decided;
-            `NOT_KNOWN` if there were none, and the file is needed as a whole.
     """
 
     needed: BoolArray
@@ -99,177 +97,157 @@ class NeededGroups:
     counted: IntArray
     rest: pa.Array
     open: BoolArray
-    file_rows: IntArray
-    group_counts: IntArray
 
     def __len__(self) -> int:
         return len(self.needed)
 
     @classmethod
-    def every(cls, count: int) -> Self:
-        """Files of which no facts are known."""
-        yes, none = np.ones(count, bool), pa.nulls(count, GROUPS)
-        unknown = np.full(count, NOT_KNOWN)
-        return cls(yes, ~yes, none, np.zeros(count, np.int64), none, yes, unknown, unknown)
+    def of(cls, found: GroupMatches, dead: IntArray) -> Self:
+        """Args: dead: rows that each file's deletion vector hides."""
+        count = len(found)
+        known = np.asarray(found.matches.is_valid())
+        lengths = pc.fill_null(pc.list_value_length(found.matches), 0).to_numpy()
+        owner = np.repeat(np.arange(count), lengths)
+        match, group_rows = (each.flatten().to_numpy() for each in (found.matches, found.rows))
+        local = np.arange(len(owner)) - (np.cumsum(lengths) - lengths)[owner]
+        # Which rows of a row group a vector hides is in the vector.
+        counted = (match == GroupMatch.ALL) & (dead == 0)[owner]
+        may = match != GroupMatch.NONE
+        left = may & ~counted
+        rows = np.zeros(count, np.int64)
+        np.add.at(rows, owner[counted], group_rows[counted])
 
-    def part(self, start: int, stop: int) -> NeededGroups:
-        """Those of files `start` to `stop` (excluded)."""
-        return NeededGroups(*(each[start:stop] for each in vars(self).values()))
+        def any_of(chosen: BoolArray) -> BoolArray:
+            return np.bincount(owner[chosen], minlength=count) > 0
+
+        def lists(chosen: BoolArray) -> pa.Array:
+            number = np.bincount(owner[chosen], minlength=count)
+            whole = ~known | (number == lengths)
+            ends = np.append(0, np.cumsum(np.where(whole, 0, number)))
+            values = pa.array(local[chosen & ~whole[owner]].astype(np.int32))
+            return pa.ListArray.from_arrays(
+                pa.array(ends.astype(np.int32)), values, mask=pa.array(whole)
+            )
+
+        return cls(
+            needed=~known | any_of(may),
+            certain=known & ~any_of(match == GroupMatch.SOME),
+            groups=lists(may),
+            counted=rows,
+            rest=lists(left),
+            open=~known | any_of(left),
+        )
 
     def spread(self, over: BoolArray) -> NeededGroups:
         """Over more files, of which these are those where `over` is true. Of the others nothing is
         left open, and they are needed as a whole."""
-        whole = NeededGroups.every(len(over))
         at = pa.array(np.where(over, np.cumsum(over) - 1, 0), mask=~over)
-        for mine, all_ in (
-            (self.needed, whole.needed),
-            (self.counted, whole.counted),
-            (self.file_rows, whole.file_rows),
-            (self.group_counts, whole.group_counts),
+        needed, certain, open_ = ~over, ~over, np.zeros(len(over), bool)
+        counted = np.zeros(len(over), np.int64)
+        for mine, every in (
+            (self.needed, needed),
+            (self.certain, certain),
+            (self.open, open_),
+            (self.counted, counted),
         ):
-            all_[over] = mine
-        certain, open_ = ~over, np.zeros(len(over), bool)
-        certain[over], open_[over] = self.certain, self.open
-        return NeededGroups(
-            whole.needed,
-            certain,
-            self.groups.take(at),
-            whole.counted,
-            self.rest.take(at),
-            open_,
-            whole.file_rows,
-            whole.group_counts,
-        )
+            every[over] = mine
+        groups, rest = self.groups.take(at), self.rest.take(at)
+        return NeededGroups(needed, certain, groups, counted, rest, open_)
 
 
-class Narrower(ABC):
-    """Says which row groups a condition needs. Thread-safe."""
+@dataclass(frozen=True)
+class Narrower:
+    """Says which row groups a condition needs. Thread-safe.
+
+    Args:
+        known: what is known of the row groups of files (`FILES`), which are those of some entries.
+    """
+
+    known: Callable[[Head, Expr, pa.Table, Sequence[Chosen]], GroupMatches]
 
     def narrow(self, head: Head, where: Expr, parts: Sequence[Chosen]) -> list[NeededGroups]:
         """The row groups that a condition needs of some entries. Entries that are certain are
         needed as a whole."""
-        open_ = [part for part in parts if not part.certain.all()]
-        files = [OpenFiles.of(head, where, part) for part in open_]
-        found = iter(self.narrow_files(head, where, files) if files else ())
-        nothing = NeededGroups.every(0)
+        open_ = [part.only(~part.certain) for part in parts]
+        partitions = {*head.metadata.partition_columns}
+        files = open_files(open_, any(name in partitions for name, _ in columns_of(where)))
+        found = GroupMatches.unknown(0)
+        if len(files):
+            found = self.known(head, where, files, open_)
+        whole = NeededGroups.of(found, files["dead"].to_numpy())
+        ends = np.cumsum([len(part.rows) for part in open_]).tolist()
         return [
-            (nothing if part.certain.all() else next(found)).spread(~part.certain) for part in parts
+            NeededGroups(*(each[end - len(left.rows) : end] for each in vars(whole).values()))
+            .spread(~part.certain)
+            for part, left, end in zip(parts, open_, ends, strict=True)
+        ]  # fmt: skip
+
+
+def open_files(parts: Sequence[Chosen], with_partitions: bool) -> pa.Table:
+    """The files of some entries, as `FILES`."""
+    tables = [FILES.empty_table()]
+    for part in parts:
+        entries, rows = part.entries, part.rows
+        found = entries.columns_at(rows, ("path", "size", "partition_values"))
+        values = found["partition_values"]
+        columns = [
+            found["path"],
+            found["size"],
+            pa.array(entries.rows[rows], pa.int64()),
+            pa.array(entries.dead[rows], pa.int64()),
+            values if with_partitions else pa.nulls(len(rows), values.type),
         ]
-
-    @abstractmethod
-    def narrow_files(
-        self, head: Head, where: Expr, files: Sequence[OpenFiles]
-    ) -> Sequence[NeededGroups]:
-        """For each of `files` what is needed of it. What is not known is `NeededGroups.every`."""
+        tables.append(pa.table(columns, schema=FILES))
+    return pa.concat_tables(tables).combine_chunks()
 
 
-def together(parts: Sequence[NeededGroups], places: Sequence[IntArray]) -> NeededGroups:
+def together(parts: Sequence[GroupMatches], places: Sequence[IntArray]) -> GroupMatches:
     """Parts as one.
 
     Args:
         places: for each file of each part its place in the result. The first part has all places;
             a later one replaces what an earlier one says.
     """
-    count = len(parts[0])
     # The last one that says something of each place.
-    source = np.zeros(count, np.int64)
+    source = np.zeros(len(parts[0]), np.int64)
     start = 0
     for part, at in zip(parts, places, strict=True):
         source[at] = np.arange(start, start + len(part))
         start += len(part)
     taken = pa.array(source)
-    return NeededGroups(
-        needed=np.concatenate([part.needed for part in parts])[source],
-        certain=np.concatenate([part.certain for part in parts])[source],
-        groups=pa.concat_arrays([part.groups for part in parts]).take(taken),
-        counted=np.concatenate([part.counted for part in parts])[source],
-        rest=pa.concat_arrays([part.rest for part in parts]).take(taken),
-        open=np.concatenate([part.open for part in parts])[source],
-        file_rows=np.concatenate([part.file_rows for part in parts])[source],
-        group_counts=np.concatenate([part.group_counts for part in parts])[source],
+    return GroupMatches(
+        pa.concat_arrays([part.rows for part in parts]).take(taken),
+        pa.concat_arrays([part.matches for part in parts]).take(taken),
     )
 
 
-# Narrows files to the row groups that a condition needs, by facts of their footers.
-#
-# A file whose facts are not there, or not believed, is needed as a whole: knowing less loses no
-# row (X-b). No data page is read here.
-
-
-class LocalNarrower(Narrower):
-    """By facts that this process holds."""
-
-    def __init__(self, facts: FactsCache) -> None:
-        self._facts = facts
-
-    def narrow_files(
-        self, head: Head, where: Expr, files: Sequence[OpenFiles]
-    ) -> list[NeededGroups]:
-        return [narrowed(head, where, each, self._facts) for each in files]
-
-
-def narrowed(head: Head, where: Expr, files: OpenFiles, cache: FactsCache) -> NeededGroups:
-    """The row groups that a condition needs of files."""
+def narrowed(head: Head, where: Expr, files: pa.Table, cache: FactsCache) -> GroupMatches:
+    """What facts say of the row groups of files (`FILES`). A file whose facts are not there, or
+    not believed, has none."""
     count = len(files)
     known, at = cache.of(
-        files.names,
-        files.rows,
+        files,
+        files["rows"].to_numpy(),
         table_id=head.metadata.id,
         columns={field.physical_name for field in head.schema.fields},
     )
-    there = np.flatnonzero(at != UNKNOWN)
+    there = at != UNKNOWN
     at = at[there]
-    if known is None or not len(there):
-        return NeededGroups.every(count)
+    if known is None or not len(at):
+        return GroupMatches.unknown(count)
     facts = known.facts
-    counts = facts.groups[at]
-    schema = head.schema.without(head.metadata.partition_columns)
+    partitions = head.metadata.partition_columns
+    schema = head.schema.without(partitions)
     by_id = column_mapping_mode(head.metadata.configuration) == "id"
-    owner = np.repeat(np.arange(len(at)), counts)
-    partitions = {name: column.take(there[owner]) for name, column in files.partitions.items()}
+    counts = np.zeros(count, np.int64)
+    counts[there] = facts.groups[at]
+    named = {name: type_ for name, type_ in columns_of(where) if name in partitions}
+    values = partition_bounds(files["partition_values"], head.schema, partitions, named)
+    owner = np.repeat(np.arange(count), counts)
+    of_groups = {name: column.take(owner) for name, column in values.items()}
     groups = facts.groups_of(at)
-    found = known.narrow(where, schema, groups, by_id=by_id, known=partitions)
-    found = known.narrow_by_filters(
-        where, schema, found, cache.filters, by_id=by_id, known=partitions
+    found = known.narrow(where, schema, groups, by_id=by_id, known=of_groups, load=cache.filters)
+    match = np.where(
+        found.may, np.where(found.must, GroupMatch.ALL, GroupMatch.SOME), GroupMatch.NONE
     )
-    may, must = found.may, found.must & found.may
-    # Which rows of a row group a vector hides is in the vector.
-    counted = must & (files.dead[there] == 0)[owner]
-    left = may & ~counted
-    local = groups - facts.first_group[at][owner]
-    needed, open_ = np.ones(count, bool), np.ones(count, bool)
-    certain, rows = np.zeros(count, bool), np.zeros(count, np.int64)
-    needed[there] = np.bincount(owner[may], minlength=len(at)) > 0
-    open_[there] = np.bincount(owner[left], minlength=len(at)) > 0
-    certain[there] = np.bincount(owner[may & ~must], minlength=len(at)) == 0
-    np.add.at(rows, there[owner[counted]], facts.group_rows[groups][counted])
-    physical, numbers = np.full(count, UNKNOWN), np.full(count, UNKNOWN)
-    physical[there], numbers[there] = facts.rows[at], counts
-    return NeededGroups(
-        needed,
-        certain,
-        _lists(count, there, counts, owner, local, may),
-        rows,
-        _lists(count, there, counts, owner, local, left),
-        open_,
-        physical,
-        numbers,
-    )
-
-
-def _lists(
-    count: int, there: IntArray, counts: IntArray, owner: IntArray, local: IntArray,
-    chosen: BoolArray,
-) -> pa.Array:  # fmt: skip
-    """The chosen row groups of each of `count` files; null if they are all, or not known."""
-    numbers = np.zeros(count, np.int64)
-    numbers[there] = np.bincount(owner[chosen], minlength=len(there))
-    whole = np.ones(count, bool)
-    whole[there] = numbers[there] == counts
-    # Values of lists that are null are left out, too.
-    values = local[chosen & ~whole[there][owner]]
-    lengths = np.where(whole, 0, numbers)
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    return pa.ListArray.from_arrays(
-        pa.array(offsets), pa.array(values.astype(np.int32)), mask=pa.array(whole)
-    )
+    return GroupMatches.of_runs(counts, there, facts.group_rows[groups], match)

@@ -22,9 +22,10 @@ from tandem.delta.log.files import to_adds
 from tandem.errors import StatementFailed
 from tandem.index import answers
 from tandem.index.answers import WHOLE, CertainBounds, CertainCount, Portion, Splits
-from tandem.index.columns import BoundArray, EntryColumn, Side, side_of
 from tandem.index.entries import UNKNOWN_ROWS
+from tandem.index.extremes import BoundArray, Side, side_of
 from tandem.index.window import Chosen, Head, View
+from tandem.pruning.bounds import HeldBounds
 from tandem.statements import to_spark_sql
 from tandem.statements.local import NeedsSpark, compile_expression
 from tandem.statements.statement import referenced
@@ -79,7 +80,7 @@ def verify_view(view: View, store: Store) -> Iterator[list[Difference]]:
             yield list(_of_file(view, store, add, rows, at, sides, stated))
 
 
-def _column_of(view: View, part: Chosen, name: str, type_: SqlType) -> EntryColumn | None:
+def _column_of(view: View, part: Chosen, name: str, type_: SqlType) -> HeldBounds | None:
     head = view.head
     column = part.entries.column(name, type_, head.schema, head.metadata.partition_columns)
     if column is None or name in head.metadata.partition_columns:
@@ -87,7 +88,7 @@ def _column_of(view: View, part: Chosen, name: str, type_: SqlType) -> EntryColu
     return column.take(part.rows)
 
 
-def _stated_nulls(columns: Mapping[str, EntryColumn], at: int, rows: int) -> dict[str, int]:
+def _stated_nulls(columns: Mapping[str, HeldBounds], at: int, rows: int) -> dict[str, int]:
     """The columns of a file that have no NULL by the log, or nothing else, and the number of NULLs
     that says so."""
     none = {name: 0 for name, column in columns.items() if not column.some_null[at]}

@@ -21,8 +21,7 @@ import pyarrow.compute as pc
 from tandem.delta import stats as stats_
 from tandem.delta.schema import PrimitiveType, StructType
 from tandem.distinct import BoolArray, IntArray
-from tandem.index.columns import EntryColumn, entry_column, joined
-from tandem.pruning.bounds import statistics_type
+from tandem.pruning.bounds import HeldBounds, concatenated, statistics_type
 from tandem.pruning.files import stated_bounds
 from tandem.statements.types import SqlType, type_named
 
@@ -145,29 +144,16 @@ def _whole_blocks(runs: Iterable[pa.Array]) -> Iterator[pa.Array]:
 
 
 def _blocks(piece: pa.Array) -> Iterator[bytes]:
-    _, ends, data = piece.buffers()
-    offsets = np.frombuffer(ends, np.int32)[piece.offset : piece.offset + len(piece) + 1]
-    missing = np.asarray(piece.is_null()) if piece.null_count else None
+    # What a null hides is not kept.
+    texts = pc.fill_null(piece, "")
+    _, ends, data = texts.buffers()
+    offsets = np.frombuffer(ends, np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    lengths = np.diff(offsets)
+    lengths[np.asarray(piece.is_null())] = _NULL
     content = memoryview(data) if data is not None else memoryview(b"")
     for first in range(0, len(piece), BLOCK):
         last = min(first + BLOCK, len(piece))
-        lengths = np.diff(offsets[first : last + 1])
-        begin, end = int(offsets[first]), int(offsets[last])
-        if missing is None:
-            yield lengths.tobytes() + bytes(content[begin:end])
-            continue
-        # What a null hides is not kept.
-        texts_ = [
-            b"" if gone else bytes(content[at:until])
-            for gone, at, until in zip(
-                missing[first:last],
-                offsets[first:last].tolist(),
-                offsets[first + 1 : last + 1].tolist(),
-                strict=True,
-            )
-        ]
-        marked = np.where(missing[first:last], _NULL, lengths).astype(np.int32)
-        yield marked.tobytes() + b"".join(texts_)
+        yield lengths[first:last].tobytes() + bytes(content[offsets[first] : offsets[last]])
 
 
 # The statistics of many files: JSON texts, decoded by column when a condition first names one.
@@ -207,7 +193,7 @@ class HeldStatistics:
         *,
         rows: IntArray | None = None,
         tight: BoolArray | None = None,
-        columns: Mapping[ColumnName, EntryColumn | None] | None = None,
+        columns: Mapping[ColumnName, HeldBounds | None] | None = None,
     ) -> None:
         self._texts = texts
         if not isinstance(texts, PackedTexts) and len(texts) > _PLAIN:
@@ -248,7 +234,7 @@ class HeldStatistics:
 
     def columns(
         self, wanted: Mapping[str, SqlType], schema: StructType, partition_columns: Iterable[str]
-    ) -> dict[str, EntryColumn | None]:
+    ) -> dict[str, HeldBounds | None]:
         """The bounds of columns by their names; None where nothing is known. Those that are not
         known yet are decoded together."""
         keys = {name: (schema[name].physical_name, type_) for name, type_ in wanted.items()}
@@ -259,7 +245,7 @@ class HeldStatistics:
             return {name: self._columns[key] for name, key in keys.items()}
 
     @property
-    def decoded(self) -> dict[ColumnName, EntryColumn | None]:
+    def decoded(self) -> dict[ColumnName, HeldBounds | None]:
         """The columns that have been decoded."""
         with self._lock:
             return dict(self._columns)
@@ -293,12 +279,12 @@ class HeldStatistics:
         if len(parts) == 1:
             return parts[0]
         columns = [part.decoded for part in parts]
-        shared: dict[ColumnName, EntryColumn | None] = {}
+        shared: dict[ColumnName, HeldBounds | None] = {}
         for key in columns[0]:
             found = [each.get(key) for each in columns]
             known = [column for column in found if column is not None]
             if len(known) == len(parts):
-                shared[key] = joined(known)
+                shared[key] = concatenated(known)
         runs = (run for part in parts for run in part.texts())
         few = sum(map(len, parts)) <= _PLAIN
         texts = pa.chunked_array(runs, pa.string()) if few else PackedTexts.streamed(runs)
@@ -336,9 +322,9 @@ class HeldStatistics:
         self._rows = np.concatenate([np.zeros(0, np.int64), *(each.rows for each in found)])
         self._tight = np.concatenate([np.zeros(0, bool), *(each.tight for each in found)])
         for name, type_ in wanted.items():
-            parts = [entry_column(each.columns[name]) for each in found if name in each.columns]
+            parts = [each.columns[name] for each in found if name in each.columns]
             key = schema[name].physical_name, type_
-            self._columns[key] = joined(parts) if parts else None
+            self._columns[key] = concatenated(parts) if parts else None
 
     def _each(self, function: Callable[[pa.ChunkedArray], _T]) -> list[_T]:
         """What a function returns for each piece of the texts."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import LogPosition
 from tandem.errors import CorruptLog, VersionNotFound
-from tandem.index.base.bases import BasedTable
+from tandem.index.base import BasedTable
 from tandem.index.window import View, Window
 
 
@@ -96,11 +96,6 @@ class FollowedTable:
     def latest(self) -> int | None:
         """The newest version that is held."""
         return None if self._window is None else self._window.latest
-
-    def drop(self) -> None:
-        """Hold nothing; the next question loads the table."""
-        with self._lock:
-            self._window = self._older = None
 
     def _newest(self, since: float, at_least: int | None = None) -> Window:
         """The window as of a look at the log that began at or after `since`: of several callers

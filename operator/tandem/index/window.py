@@ -195,6 +195,10 @@ class Chosen:
     rows: IntArray
     certain: BoolArray
 
+    def only(self, keep: BoolArray) -> Chosen:
+        """Those where `keep` is true."""
+        return Chosen(self.entries, self.rows[keep], self.certain[keep])
+
 
 class Lately:
     """What conditions chose lately: many askers have the same question, and a version does not

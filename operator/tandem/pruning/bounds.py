@@ -22,7 +22,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -140,6 +140,11 @@ _DECIMAL_ERROR: Final = 1.1e-14
 """Relative error of a decimal that was written as a double: 1e-14, plus the error of comparing two
 of our doubles."""
 
+_KEY_BYTES: Final = 8
+_GREATEST: Final = 2**64 - 1
+_KNOWN: Final = 1_024
+"""Comparisons of partition values that are kept."""
+
 _LONG_MAX: Final = float(2**63 - 1)
 _INT64: Final = (-(2**63), 2**63 - 1)
 _MILLISECOND: Final = 1_000
@@ -159,7 +164,7 @@ class SortedKeys:
         key = (type_, bound)
         if key not in self._floors:
             whole = type_.name in INTEGRAL and all(type(value) is int for value in self.values)
-            floors = self.values if whole else [neighbours(v, type_)[0] for v in self.values]
+            floors = self.values if whole else [_neighbours(v, type_)[0] for v in self.values]
             self._floors[key] = pa.array(floors, bound)
         return self._floors[key]
 
@@ -197,89 +202,263 @@ class ColumnBounds(ABC):
         """Whether one of the values can lie within the bounds."""
 
 
-class StatisticsBounds(ColumnBounds):
+class HeldBounds(ColumnBounds):
+    """Bounds of many files, as numpy arrays: a comparison with a million of them takes the time to
+    read them. Groups of neighbours have bounds of their own (`zones`), which are wider, so that a
+    group is excluded only if each of its files is."""
+
+    @abstractmethod
+    def part(self, start: int, stop: int) -> HeldBounds:
+        """Entries `start` to `stop` (excluded), without a copy."""
+
+    @abstractmethod
+    def take(self, rows: IntArray) -> HeldBounds: ...
+
+    @abstractmethod
+    def zones(self, starts: IntArray) -> HeldBounds | None:
+        """Bounds of the groups of entries that begin at `starts`; None if they are not known."""
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int: ...
+
+
+def statistics_bounds(
+    type_: SqlType, low: pa.Array, high: pa.Array, some_null: BoolArray, some_value: BoolArray
+) -> NumberBounds | TextBounds:
     """From statistics: `low` and `high` are int64, double or binary, null if unknown."""
+    form = TextBounds if low.type == pa.binary() else NumberBounds
+    return form.of(type_, low, high, (some_null, some_value))
+
+
+class NumberBounds(HeldBounds):
+    """Numbers and times: `low` and `high` are int64 or float64; `no_low` and `no_high` say where
+    they are unknown, None for nowhere."""
 
     def __init__(
         self,
         type_: SqlType,
-        low: pa.Array,
-        high: pa.Array,
-        some_null: BoolArray,
-        some_value: BoolArray,
+        low: npt.NDArray[Any],
+        high: npt.NDArray[Any],
+        no_low: BoolArray | None,
+        no_high: BoolArray | None,
+        nulls: tuple[BoolArray, BoolArray],
     ) -> None:
-        super().__init__(some_null, some_value)
+        super().__init__(*nulls)
         self.type = type_
-        self.low, self.high = low, high
+        self.low, self.high, self.no_low, self.no_high = low, high, no_low, no_high
+
+    @classmethod
+    def of(
+        cls, type_: SqlType, low: pa.Array, high: pa.Array, nulls: tuple[BoolArray, BoolArray]
+    ) -> Self:
+        least, most = _ends(low.type)
+        # What is unknown is wide, for zones.
+        numbers = (pc.fill_null(low, least).to_numpy(), pc.fill_null(high, most).to_numpy())
+        return cls(type_, *numbers, _unknown(low), _unknown(high), nulls)
 
     def place(self, value: Any) -> RangeComparison:
-        if self.type.name in INTEGRAL and not is_long(value):
-            return beyond_long(value, lambda: _is_null(self.low), lambda: _is_null(self.high))
-        floor, ceiling = neighbours(value, self.type)
+        if self.type.name in INTEGRAL and not _is_long(value):
+            return _beyond_long(
+                value, lambda: self._or(self.no_low), lambda: self._or(self.no_high)
+            )
+        floor, ceiling = _neighbours(value, self.type)
         return RangeComparison(
-            below=lambda: _known(pc.less, self.low, ceiling),
+            below=lambda: self._or(self.no_low, self.low < ceiling),
             touches=lambda: (
-                _known(pc.less_equal, self.low, floor)
-                & _known(pc.greater_equal, self.high, ceiling)
+                self._or(self.no_low, self.low <= floor)
+                & self._or(self.no_high, self.high >= ceiling)
             ),
-            above=lambda: _known(pc.greater, self.high, floor),
+            above=lambda: self._or(self.no_high, self.high > floor),
         )
 
     def may_begin(self, prefix: bytes) -> BoolArray:
-        # Truncated to the prefix, a bound compares like the values that begin with it.
+        raise TypeError(f"no {self.type} begins with {prefix!r}")
+
+    def may_equal(self, keys: SortedKeys) -> BoolArray:
+        floors = keys.floors(self.type, pa.from_numpy_dtype(self.low.dtype)).to_numpy()
+        return _between(floors, np.searchsorted(floors, self.low), self.high, keys.complete)
+
+    def part(self, start: int, stop: int) -> NumberBounds:
+        return self._each(lambda values: values[start:stop])
+
+    def take(self, rows: IntArray) -> NumberBounds:
+        return self._each(lambda values: values[rows])
+
+    def zones(self, starts: IntArray) -> NumberBounds:
+        def any_of(mask: BoolArray) -> BoolArray:
+            return np.logical_or.reduceat(mask, starts)
+
+        return NumberBounds(
+            self.type,
+            np.minimum.reduceat(self.low, starts),
+            np.maximum.reduceat(self.high, starts),
+            None if self.no_low is None else any_of(self.no_low),
+            None if self.no_high is None else any_of(self.no_high),
+            (any_of(self.some_null), any_of(self.some_value)),
+        )
+
+    @property
+    def nbytes(self) -> int:
+        arrays = (self.low, self.high, self.no_low, self.no_high, self.some_null, self.some_value)
+        return sum(each.nbytes for each in arrays if each is not None)
+
+    def _or(self, unknown: BoolArray | None, found: BoolArray | None = None) -> BoolArray:
+        if found is None:
+            return np.zeros(len(self.low), bool) if unknown is None else unknown
+        return found if unknown is None else found | unknown
+
+    def _each(self, change: Callable[[Any], Any]) -> NumberBounds:
+        low, high = change(self.low), change(self.high)
+        no_low = None if self.no_low is None else change(self.no_low)
+        no_high = None if self.no_high is None else change(self.no_high)
+        nulls = (change(self.some_null), change(self.some_value))
+        return NumberBounds(self.type, low, high, no_low, no_high, nulls)
+
+    def arrow(self) -> tuple[pa.Array, pa.Array]:
+        return pa.array(self.low, mask=self.no_low), pa.array(self.high, mask=self.no_high)
+
+
+class TextBounds(HeldBounds):
+    """Texts: binary arrays, null if unknown, and the numbers of their first bytes. Zones have no
+    texts: where the numbers are equal, every comparison is possible."""
+
+    def __init__(
+        self,
+        type_: SqlType,
+        keys: tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]],
+        texts: tuple[pa.Array, pa.Array] | None,
+        nulls: tuple[BoolArray, BoolArray],
+    ) -> None:
+        super().__init__(*nulls)
+        self.type = type_
+        self._low, self._high = keys
+        self.texts = texts
+        """The bounds themselves; none for zones."""
+
+    @classmethod
+    def of(
+        cls, type_: SqlType, low: pa.Array, high: pa.Array, nulls: tuple[BoolArray, BoolArray]
+    ) -> Self:
+        keys = (_first_bytes(low, 0), _first_bytes(high, _GREATEST))
+        return cls(type_, keys, (low, high), nulls)
+
+    def place(self, value: bytes) -> RangeComparison:
+        return RangeComparison(
+            below=lambda: self._compare(np.less, pc.less, 0, value),
+            touches=lambda: (
+                self._compare(np.less, pc.less_equal, 0, value)
+                & self._compare(np.greater, pc.greater_equal, 1, value)
+            ),
+            above=lambda: self._compare(np.greater, pc.greater, 1, value),
+        )
+
+    def may_begin(self, prefix: bytes) -> BoolArray:
         size = len(prefix)
-        return _known(pc.less_equal, pc.binary_slice(self.low, 0, size), prefix) & _known(
-            pc.greater_equal, pc.binary_slice(self.high, 0, size), prefix
+        return self._compare(np.less, pc.less_equal, 0, prefix, size) & self._compare(
+            np.greater, pc.greater_equal, 1, prefix, size
         )
 
     def may_equal(self, keys: SortedKeys) -> BoolArray:
-        floors = keys.floors(self.type, self.low.type)
+        if self.texts is None:
+            return np.ones(len(self._low), bool)
+        floors = keys.floors(self.type, pa.binary())
+        low, high = self.texts
         if not len(floors):
-            return np.zeros(len(self.low), bool)
-        first = _bisect_left(floors, self.low)
-        left = first < len(floors)
+            return np.zeros(len(low), bool)
+        first = _bisect_left(floors, low)
         nearest = floors.take(pa.array(np.minimum(first, len(floors) - 1)))
         least = nearest if keys.complete else floors[0]
-        return left & _known(pc.less_equal, least, self.high)
+        no_more: BoolArray = pc.fill_null(pc.greater(least, high), False).to_numpy(False)
+        return (first < len(floors)) & ~no_more
+
+    def arrow(self) -> tuple[pa.Array, pa.Array]:
+        assert self.texts is not None
+        return self.texts
+
+    def part(self, start: int, stop: int) -> TextBounds:
+        return self._each(
+            lambda values: values[start:stop], lambda texts: texts.slice(start, stop - start)
+        )
+
+    def take(self, rows: IntArray) -> TextBounds:
+        return self._each(lambda values: values[rows], lambda texts: texts.take(pa.array(rows)))
+
+    def zones(self, starts: IntArray) -> TextBounds:
+        keys = (np.minimum.reduceat(self._low, starts), np.maximum.reduceat(self._high, starts))
+        some_null, some_value = (
+            np.logical_or.reduceat(mask, starts) for mask in (self.some_null, self.some_value)
+        )
+        return TextBounds(self.type, keys, None, (some_null, some_value))
+
+    @property
+    def nbytes(self) -> int:
+        own = (self._low, self._high, self.some_null, self.some_value)
+        return sum(each.nbytes for each in (*own, *(self.texts or ())))
+
+    def _compare(
+        self, numbers: Any, texts: Any, side: int, value: bytes, size: int | None = None
+    ) -> BoolArray:
+        """Compare the bounds of one side; of their first `size` bytes only, if given."""
+        keys = self._high if side else self._low
+        wanted = np.uint64(_number(value))
+        if size is not None and size < _KEY_BYTES:
+            shift = np.uint64(8 * (_KEY_BYTES - size))
+            keys, wanted = keys >> shift, wanted >> shift
+        found: BoolArray = numbers(keys, wanted)
+        ties = np.flatnonzero(keys == wanted)
+        if len(ties):
+            found[ties] = self._of_texts(texts, side, ties, value, size)
+        return found
+
+    def _of_texts(
+        self, test: Any, side: int, rows: IntArray, value: bytes, size: int | None
+    ) -> BoolArray | bool:
+        if self.texts is None:
+            return True
+        chosen = self.texts[side].take(pa.array(rows))
+        if size is not None:
+            chosen = pc.binary_slice(chosen, 0, size)
+        known: BoolArray = pc.fill_null(test(chosen, value), True).to_numpy(zero_copy_only=False)
+        return known
+
+    def _each(
+        self, change: Callable[[Any], Any], of_texts: Callable[[pa.Array], pa.Array]
+    ) -> TextBounds:
+        texts = self.texts and (of_texts(self.texts[0]), of_texts(self.texts[1]))
+        nulls = (change(self.some_null), change(self.some_value))
+        return TextBounds(self.type, (change(self._low), change(self._high)), texts, nulls)
 
 
-class PartitionBounds(ColumnBounds):
+class PartitionBounds(HeldBounds):
     """From partition values: `codes` are indexes into the distinct `values` (exact, None if
-    unknown), -1 if nothing is known."""
+    unknown), -1 if nothing is known. What a comparison says of each distinct value is computed
+    once, for all parts."""
 
     def __init__(
-        self, type_: SqlType, codes: IntArray, values: Sequence[Any], null: int | None
+        self,
+        type_: SqlType,
+        codes: IntArray,
+        values: Sequence[Any],
+        null: int | None,
+        known: dict[tuple[str, Any], BoolArray] | None = None,
     ) -> None:
         some_null = codes == -1 if null is None else (codes == -1) | (codes == null)
         some_value = np.ones(len(codes), bool) if null is None else codes != null
         super().__init__(some_null, some_value)
         self.type = type_
-        self.codes, self._values, self._null = codes, values, null
-
-    def of_files(self, rows: IntArray | slice) -> PartitionBounds:
-        """The bounds of some of the files."""
-        return PartitionBounds(self.type, self.codes[rows], self._values, self._null)
-
-    def of_each_value(self) -> PartitionBounds:
-        """The bounds of one file for each distinct value, and of one of which nothing is known: by
-        `codes`, what is found for them holds for all files."""
-        codes = np.append(np.arange(len(self._values)), -1)
-        return PartitionBounds(self.type, codes, self._values, self._null)
-
-    def each_value(self) -> list[Any]:
-        """The value of each file; None if it is NULL or unknown."""
-        values = [*self._values, None]  # the last entry is for code -1
-        return [values[code] for code in self.codes.tolist()]
+        self._codes, self._values, self._null = codes, values, null
+        self._known = {} if known is None else known
 
     def place(self, value: Any) -> RangeComparison:
         return RangeComparison(
-            below=lambda: self._each(lambda low, _: low < value),
-            touches=lambda: self._each(lambda low, high: low <= value <= high),
-            above=lambda: self._each(lambda _, high: high > value),
+            below=lambda: self._once("<", value, lambda low, _: low < value),
+            touches=lambda: self._once("=", value, lambda low, high: low <= value <= high),
+            above=lambda: self._once(">", value, lambda _, high: high > value),
         )
 
     def may_begin(self, prefix: bytes) -> BoolArray:
-        return self._each(lambda low, _: low.startswith(prefix))
+        return self._once("begins", prefix, lambda low, _: low.startswith(prefix))
 
     def may_equal(self, keys: SortedKeys) -> BoolArray:
         values, complete = keys.values, keys.complete
@@ -288,15 +467,67 @@ class PartitionBounds(ColumnBounds):
             first = bisect_left(values, low)
             return first < len(values) and values[first if complete else 0] <= high
 
-        return self._each(equals) if values else np.zeros(len(self.codes), bool)
+        return self._of_values(equals)[self._codes] if values else np.zeros(len(self._codes), bool)
 
-    def _each(self, test: Callable[[Any, Any], bool]) -> BoolArray:
-        """`test` on the bounds of each distinct value, by file; true if unknown."""
-        found = np.ones(len(self._values) + 1, bool)  # the last entry is for code -1
+    def part(self, start: int, stop: int) -> PartitionBounds:
+        return self.take(slice(start, stop))
+
+    def take(self, rows: IntArray | slice) -> PartitionBounds:
+        return PartitionBounds(self.type, self._codes[rows], self._values, self._null, self._known)
+
+    def zones(self, starts: IntArray) -> None:
+        """Neighbours may have any values."""
+
+    @property
+    def values(self) -> list[Any]:
+        """The value of each file, in the form of `usable`; None if it is NULL or unknown."""
+        values = [*self._values, None]  # the last entry is for code -1
+        return [values[code] for code in self._codes.tolist()]
+
+    @property
+    def nbytes(self) -> int:
+        return self._codes.nbytes + self.some_null.nbytes + self.some_value.nbytes
+
+    def _once(self, what: str, value: Any, test: Callable[[Any, Any], bool]) -> BoolArray:
+        name = what, value
+        if name not in self._known:
+            if len(self._known) >= _KNOWN:
+                self._known.clear()
+            self._known[name] = self._of_values(test)
+        found: BoolArray = self._known[name][self._codes]
+        return found
+
+    def _of_values(self, test: Callable[[Any, Any], bool]) -> BoolArray:
+        """`test` on the bounds of each distinct value, and of code -1; true if unknown."""
+        found = np.ones(len(self._values) + 1, bool)
         for number, value in enumerate(self._values):
             if value is not None:
                 found[number] = test(*_exact(value, self.type))
-        return found[self.codes]
+        return found
+
+
+def concatenated(parts: Sequence[HeldBounds]) -> HeldBounds:
+    """The bounds of one column by statistics in several runs of entries, at least one, as one."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    nulls = (
+        np.concatenate([part.some_null for part in parts]),
+        np.concatenate([part.some_value for part in parts]),
+    )
+    if isinstance(first, NumberBounds):
+        numbers = [part for part in parts if isinstance(part, NumberBounds)]
+        return NumberBounds(
+            first.type,
+            np.concatenate([part.low for part in numbers]),
+            np.concatenate([part.high for part in numbers]),
+            _either([part.no_low for part in numbers], numbers),
+            _either([part.no_high for part in numbers], numbers),
+            nulls,
+        )
+    texts = [part.arrow() for part in parts if isinstance(part, TextBounds)]
+    low, high = (pa.concat_arrays([each[side] for each in texts]) for side in (0, 1))
+    return TextBounds.of(first.type, low, high, nulls)
 
 
 def statistics_type(type_: SqlType) -> pa.DataType | None:
@@ -311,7 +542,7 @@ def statistics_type(type_: SqlType) -> pa.DataType | None:
 
 
 def held(low: pa.Array, high: pa.Array, type_: SqlType) -> tuple[pa.Array, pa.Array]:
-    """Reliable bounds from those that were read, in the form of `StatisticsBounds`. A least value
+    """Reliable bounds from those that were read, in the form of `statistics_bounds`. A least value
     above the greatest one says that both are wrong."""
     low, high = _held(low, high, type_)
     crossed = pc.fill_null(pc.greater(low, high), False)
@@ -352,7 +583,7 @@ def _moved(bound: pa.Array, towards: int, share: float, least: float) -> pa.Arra
     return pc.add(bound, by) if towards > 0 else pc.subtract(bound, by)
 
 
-def beyond_long(
+def _beyond_long(
     value: int, no_low: Callable[[], BoolArray], no_high: Callable[[], BoolArray]
 ) -> RangeComparison:
     """Compare with an integer that 64 bits do not hold.
@@ -365,11 +596,7 @@ def beyond_long(
     return RangeComparison(no_low, no_low, lambda: np.ones_like(no_low()))
 
 
-def _is_null(bound: pa.Array) -> BoolArray:
-    return np.asarray(bound.is_null())
-
-
-def is_long(value: int) -> bool:
+def _is_long(value: int) -> bool:
     return _INT64[0] <= value <= _INT64[1]
 
 
@@ -381,7 +608,7 @@ def _exact(value: Any, type_: SqlType) -> tuple[Any, Any]:
     return value, value
 
 
-def neighbours(value: Any, type_: SqlType) -> tuple[Any, Any]:
+def _neighbours(value: Any, type_: SqlType) -> tuple[Any, Any]:
     """The greatest value up to a constant and the least one from it on among those that bounds
     can be compared with; the constant itself twice if it is one."""
     if type_.name in INTEGRAL:
@@ -400,21 +627,64 @@ def neighbours(value: Any, type_: SqlType) -> tuple[Any, Any]:
     return value, value
 
 
-def _known(test: Callable[..., Any], left: Any, right: Any) -> BoolArray:
-    """The test by file; true if a bound is unknown."""
-    found: BoolArray = pc.fill_null(test(left, right), True).to_numpy(zero_copy_only=False)
+def _between(
+    floors: npt.NDArray[Any], first: npt.NDArray[np.int64], high: npt.NDArray[Any], complete: bool
+) -> BoolArray:
+    """Whether a key lies within bounds, of which `first` keys are less than the least value."""
+    if not len(floors):
+        return np.zeros(len(high), bool)
+    least = floors[np.minimum(first, len(floors) - 1)] if complete else floors[0]
+    found: BoolArray = (first < len(floors)) & (least <= high)
     return found
 
 
 def _bisect_left(keys: pa.Array, bounds: pa.Array) -> npt.NDArray[np.int64]:
     """How many of the ascending keys are less than each bound; 0 if it is null."""
-    unknown = np.asarray(bounds.is_null())
-    if pa.types.is_primitive(bounds.type):
-        known = pc.fill_null(bounds, keys[0]).to_numpy()
-        return np.where(unknown, 0, np.searchsorted(keys.to_numpy(), known))
     both = pa.concat_arrays([bounds, keys])
     # Stable: a bound comes before a key that equals it. Nulls come last.
     order = pc.array_sort_indices(both).to_numpy()
     place = np.empty(len(both), np.int64)
     place[order] = np.cumsum(order >= len(bounds))
-    return np.where(unknown, 0, place[: len(bounds)])
+    return np.where(np.asarray(bounds.is_null()), 0, place[: len(bounds)])
+
+
+def _either(masks: Sequence[BoolArray | None], parts: Sequence[HeldBounds]) -> BoolArray | None:
+    """What is unknown in some runs of entries; None for nothing."""
+    if all(mask is None for mask in masks):
+        return None
+    return np.concatenate(
+        [
+            np.zeros(len(part.some_null), bool) if mask is None else mask
+            for mask, part in zip(masks, parts, strict=True)
+        ]
+    )
+
+
+def _ends(type_: pa.DataType) -> tuple[Any, Any]:
+    if pa.types.is_floating(type_):
+        return -np.inf, np.inf
+    return np.iinfo(np.int64).min, np.iinfo(np.int64).max
+
+
+def _unknown(bound: pa.Array) -> BoolArray | None:
+    return np.asarray(bound.is_null()) if bound.null_count else None
+
+
+def _number(text: bytes) -> int:
+    return int.from_bytes(text[:_KEY_BYTES].ljust(_KEY_BYTES, b"\0"), "big")
+
+
+def _first_bytes(texts: pa.Array, unknown: int) -> npt.NDArray[np.uint64]:
+    """The first bytes of each text as a number; `unknown` for null. In the order of the texts, but
+    for those that begin alike."""
+    padded = pc.binary_join_element_wise(
+        pc.binary_slice(texts, 0, _KEY_BYTES), pa.scalar(bytes(_KEY_BYTES)), pa.scalar(b"")
+    )
+    fixed = pc.fill_null(pc.binary_slice(padded, 0, _KEY_BYTES), bytes(_KEY_BYTES))
+    start, size = _KEY_BYTES * fixed.offset, _KEY_BYTES * len(texts)
+    data = fixed.buffers()[2]
+    numbers = np.frombuffer(data.slice(start, size) if size else b"", ">u8")
+    found = numbers.astype(np.uint64)
+    if texts.null_count:
+        found[np.asarray(texts.is_null())] = unknown
+    return found

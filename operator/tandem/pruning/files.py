@@ -22,9 +22,10 @@ from tandem.distinct import BoolArray, IntArray
 from tandem.errors import CorruptLog
 from tandem.pruning.bounds import (
     ColumnBounds,
+    HeldBounds,
     PartitionBounds,
-    StatisticsBounds,
     held,
+    statistics_bounds,
     statistics_type,
     usable,
 )
@@ -56,7 +57,7 @@ class StatedBounds:
         tight: whether the statistics are those of its rows, and not merely bound them.
     """
 
-    columns: Mapping[str, StatisticsBounds]
+    columns: Mapping[str, HeldBounds]
     rows: IntArray
     tight: BoolArray
 
@@ -130,7 +131,7 @@ def stated_bounds(
             for field in ("minValues", "maxValues", "nullCount")
         )
         known = np.where(tight, _numbers(nulls), MISSING)
-        columns[name] = StatisticsBounds(
+        columns[name] = statistics_bounds(
             type_,
             *held(low, high, _written_as(schema[name], type_)),
             some_null=known != _NO_ROWS,

@@ -18,9 +18,8 @@ from tandem.errors import InvalidSpec
 from tandem.index import TableIndex
 from tandem.index.server.access import MIN_TOKEN
 from tandem.index.server.answer_files import AnswerFiles
-from tandem.index.server.executors.coordinator import Coordinator
-from tandem.index.server.executors.executor import ExecutorService
-from tandem.index.server.executors.slots import LocalSlot
+from tandem.index.server.coordinator import Coordinator
+from tandem.index.server.executor import ExecutorService
 from tandem.index.server.service import IndexService
 from tandem.index.server.transport import FlightServer, Tls
 from tandem.spec.fields import parse_quantity
@@ -71,7 +70,7 @@ def serve(
     limit = _memory(settings.memory)
     # What the log says and what footers say: half for each.
     half = None if limit is None else limit // 2
-    local = LocalSlot(ExecutorService(stores, limit_bytes=half))
+    local = ExecutorService(stores, limit_bytes=half)
     with (
         closing(Coordinator(local=local)) as coordinator,
         closing(IndexService(openers, parts, limit_bytes=half, coordinator=coordinator)) as service,

@@ -53,7 +53,7 @@ class Target:
     @property
     def has_server(self) -> bool:
         """Whether its LakeTable names an index server."""
-        from tandem.index.server.lake_table import server_of
+        from tandem.index.server.client import server_of
 
         return self.table is not None and server_of(self.table) is not None
 
@@ -61,7 +61,7 @@ class Target:
         """Its index: that of the server that its LakeTable names, if there is one. Raises: as
         `open_index`."""
         from tandem.index import TableIndex
-        from tandem.index.server.lake_table import index_of
+        from tandem.index.server.client import index_of
 
         if self.table is None or not self.has_server:
             return TableIndex(self.log(), base=base)

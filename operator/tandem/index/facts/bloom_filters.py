@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import datetime as dt
 import struct
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -21,7 +20,7 @@ from tandem.delta.datafiles import thrift
 from tandem.delta.datafiles.times import DAY_US
 from tandem.delta.schema import Field
 from tandem.distinct import BoolArray, IntArray
-from tandem.errors import FactsRefused, ObjectNotFound
+from tandem.errors import FactsRefused
 from tandem.index.facts.row_groups import (
     UNKNOWN,
     FileFacts,
@@ -35,7 +34,6 @@ from tandem.pruning.times import micros
 from tandem.statements import tree
 from tandem.statements.tree import Expr
 from tandem.statements.types import SqlType
-from tandem.storage.paths import object_path
 from tandem.storage.store import Store
 
 # Parquet's bloom filters: split blocks, by XXH64. Read from files of any writer.
@@ -177,27 +175,6 @@ def read_filter(store: Store, path: str, place: FilterPlace) -> BloomFilter:
     if len(bits) != size:
         raise _refused(path, "numBytes", size, f"{len(bits)}, which the file has")
     return BloomFilter(bits)
-
-
-def filters_of(
-    store: Store, not_believed: Counter[str]
-) -> Callable[[Sequence[FilterPlace]], list[BloomFilter | None]]:
-    """Reads filters of a table's files, one after the other. One that is missing is None, and so is
-    one that is not believed, which is counted in `not_believed` by the field that is wrong."""
-
-    def load(places: Sequence[FilterPlace]) -> list[BloomFilter | None]:
-        return [one(place) for place in places]
-
-    def one(place: FilterPlace) -> BloomFilter | None:
-        try:
-            return read_filter(store, object_path(place.path), place)
-        except FactsRefused as error:
-            not_believed[error.field] += 1
-        except ObjectNotFound:
-            not_believed["path"] += 1
-        return None
-
-    return load
 
 
 def _header(path: str, data: bytes) -> tuple[int, int]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
@@ -16,12 +16,13 @@ import pyarrow.compute as pc
 import structlog
 
 from tandem.distinct import BoolArray, IntArray
-from tandem.errors import StorageError
-from tandem.index.facts.bloom_filters import BloomFilter, FilterPlace, filters_of
-from tandem.index.facts.files import WORTH_STORED, StoredFacts
+from tandem.errors import FactsRefused, ObjectNotFound, StorageError
+from tandem.index.facts.bloom_filters import BloomFilter, FilterPlace, read_filter
+from tandem.index.facts.files import WORTH_STORED, FactsListing, StoredFacts
 from tandem.index.facts.footers import File, Footers, each_in_threads
 from tandem.index.facts.narrow import RowGroups
 from tandem.index.facts.row_groups import UNKNOWN, FileFacts, concat
+from tandem.storage.paths import object_path
 from tandem.storage.store import Store
 
 # Facts that are held, within a limit of memory. Pure; not thread-safe.
@@ -177,7 +178,7 @@ class HeldFilters:
     """The filters of a table's files that were asked for lately."""
 
     def __init__(self, store: Store) -> None:
-        self._read = filters_of(store, Counter())
+        self._store = store
         self._lock = threading.Lock()
         self._held: OrderedDict[Key, BloomFilter | None] = OrderedDict()
         self._drops = 0
@@ -226,11 +227,12 @@ class HeldFilters:
     def _one(self, place: FilterPlace) -> tuple[BloomFilter | None, bool]:
         """A filter, and whether that is its last word."""
         try:
-            (found,) = self._read([place])
+            return read_filter(self._store, object_path(place.path), place), True
+        except (FactsRefused, ObjectNotFound):
+            return None, True
         except StorageError as error:
             _log.info("a filter cannot be read now", path=place.path, problem=str(error))
             return None, False
-        return found, True
 
 
 # The facts of one table's files, as far as questions have needed them, within a limit of memory.
@@ -248,14 +250,13 @@ _FOOTERS: Final = 64
 """Footers that are read before it is looked at whether their facts fit."""
 _TOGETHER: Final = 1_024
 """Files whose facts are stored together by `warm`."""
-_MOST_REMEMBERED: Final = 10_000
-"""Files that questions asked for in vain."""
 
 
 class FactsCache:
     """The facts of one table's files. Thread-safe.
 
     Args:
+        listing: of the store's facts, if others share it.
         limit: bytes that are held at most. Beyond it filters go first, then the facts that were
             used least recently.
         bloom_filters: whether filters are read.
@@ -267,6 +268,7 @@ class FactsCache:
     def __init__(
         self,
         store: Store,
+        listing: FactsListing | None = None,
         *,
         limit: int = LIMIT,
         bloom_filters: bool = True,
@@ -281,10 +283,9 @@ class FactsCache:
         self._held = HeldFacts(limit)
         self._filters = HeldFilters(store)
         self._table_id = ""
-        self._stored = StoredFacts(store, now=now)
+        self._listing = listing
+        self._stored = self._nothing_stored()
         self._footers = Footers(store)
-        self._in_vain: dict[str, None] = {}
-        """What questions asked for and did not get, oldest first."""
 
     @property
     def nbytes(self) -> int:
@@ -295,11 +296,6 @@ class FactsCache:
     def filter_bytes(self) -> int:
         """Bytes of these that are bloom filters."""
         return self._filters.nbytes
-
-    def drop(self) -> None:
-        """Hold nothing."""
-        with self._lock:
-            self._drop()
 
     def of(
         self,
@@ -330,7 +326,6 @@ class FactsCache:
                 self._stored.forget()
             if self._held.groups is not known:
                 at = self._needed(wanted)
-            self._note(wanted, at)
             return self._held.groups, at
 
     def filters(self, places: Sequence[FilterPlace]) -> list[BloomFilter | None]:
@@ -343,40 +338,31 @@ class FactsCache:
         return found
 
     def warm(
-        self,
-        files: pa.Table,
-        rows: IntArray,
-        stop: Callable[[], bool],
-        *,
-        table_id: str,
-        columns: Collection[str] | None = None,
-        most: int = 100_000,
+        self, files: pa.Table, rows: IntArray, stop: Callable[[], bool], *, table_id: str
     ) -> int:
-        """Read the footers of files without facts in the background, those first that questions
-        asked for in vain, hold what fits, and store it beside the table where that is allowed.
+        """Read the footers of files without facts in the background, hold what fits, and store it
+        beside the table where that is allowed.
 
         Args:
-            files, rows, columns: as for `of`.
+            files, rows: as for `of`.
             stop: asked before every few footers, and ends it.
-            most: footers that are read at most.
         Returns: of how many files facts were read.
         """
-        wanted = _Wanted(files, rows, columns)
+        wanted = _Wanted(files, rows, None)
         with self._lock:
             self._be_of(table_id)
             at = self._at(wanted)
             while self._held.has_room and self._add_stored(wanted, at):
                 at = self._at(wanted)
-            missing, first = self._without_facts(wanted, at), dict(self._in_vain)
+            missing = self._without_facts(wanted, at)
             footers = self._footers
-        missing.sort(key=lambda file: file[0] not in first)
         done: list[FileFacts] = []
         count = size = 0
-        for begin in range(0, min(len(missing), most), _FOOTERS):
+        for begin in range(0, len(missing), _FOOTERS):
             # What is not held would be read again the next time.
             if stop() or not self._held.has_room:
                 break
-            done += (read := footers.read(missing[begin : begin + _FOOTERS], columns))
+            done += (read := footers.read(missing[begin : begin + _FOOTERS], None))
             count += len(read)
             size += sum(facts.nbytes for facts in read)
             if len(done) >= _TOGETHER or size > self._limit // 4:
@@ -404,9 +390,12 @@ class FactsCache:
     def _drop(self) -> None:
         self._held.drop()
         self._filters.drop()
-        self._stored = StoredFacts(self._store, now=self._now)
+        self._stored = self._nothing_stored()
         self._footers = Footers(self._store)
-        self._in_vain.clear()
+
+    def _nothing_stored(self) -> StoredFacts:
+        listing = self._listing or FactsListing(self._store, now=self._now)
+        return StoredFacts(self._store, listing)
 
     def _at(self, wanted: _Wanted) -> IntArray:
         return self._held.at(wanted.paths, wanted.sizes, wanted.rows)
@@ -453,12 +442,6 @@ class FactsCache:
         paths, sizes, rows = wanted.take(missing)
         files = zip(paths.to_pylist(), sizes.tolist(), rows.tolist(), strict=True)
         return self._footers.worth(list(files))
-
-    def _note(self, wanted: _Wanted, at: IntArray) -> None:
-        for path, *_ in self._without_facts(wanted, at)[:_MOST_REMEMBERED]:
-            self._in_vain[path] = None
-        for path in list(self._in_vain)[: max(len(self._in_vain) - _MOST_REMEMBERED, 0)]:
-            del self._in_vain[path]
 
 
 class _Wanted:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import struct
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, fields
 from itertools import islice
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from tandem.distinct import IntArray
 from tandem.errors import FactsRefused, ObjectNotFound, StorageError
 from tandem.index.facts.footers import AT_ONCE, each_in_threads, facts_of
 from tandem.index.facts.row_groups import (
@@ -28,151 +24,29 @@ from tandem.index.facts.row_groups import (
     ValueKind,
     concat,
 )
+from tandem.index.packed import Form, Section, SectionReader, SectionWriter, count_in
 from tandem.storage.store import ObjectInfo, Store
-
-# The buffers of Arrow arrays one after the other, and arrays from them.
-#
-# Lengths are known before anything is read, and arrays lie in the bytes that were read. Pure.
-
-
-_FILLED: Final = 8
-"""Buffers begin at multiples of so many bytes."""
-_TEXTS: Final = (pa.string(), pa.binary())
-
-
-class BufferWriter:
-    """Collects arrays of 64-bit numbers and texts. What a null hides is not written, so that equal
-    arrays give equal bytes."""
-
-    def __init__(self) -> None:
-        self.sizes: list[int] = []
-        """Bytes of each buffer, without what fills it up."""
-        self._parts: list[bytes] = []
-
-    def add(self, array: pa.Array) -> None:
-        if array.type in _TEXTS:
-            self._put(_valid(array))
-            texts = [b"" if text is None else text for text in array.cast(pa.binary()).to_pylist()]
-            ends = np.cumsum([0, *map(len, texts)])
-            self._put(ends.astype("<i4").tobytes())
-            self._put(b"".join(texts))
-        else:
-            self._put(_valid(array))
-            filled = pc.fill_null(array, pa.scalar(0, array.type)).to_numpy()
-            self._put(filled.astype(filled.dtype.newbyteorder("<")).tobytes())
-
-    def data(self) -> bytes:
-        return b"".join(self._parts)
-
-    def _put(self, data: bytes) -> None:
-        self.sizes.append(len(data))
-        self._parts += [data, bytes(-len(data) % _FILLED)]
-
-
-class BufferReader:
-    """Arrays from the bytes of a `BufferWriter`, in the order in which they were added.
-
-    Args:
-        data: as many bytes as `needed`.
-    Raises: ValueError.
-    """
-
-    def __init__(self, data: pa.Buffer, sizes: Sequence[Any]) -> None:
-        if data.size != self.needed(sizes):
-            raise ValueError(f"{data.size} bytes, expected {self.needed(sizes)}")
-        self._buffers = self._split(data, sizes)
-
-    @staticmethod
-    def needed(sizes: Sequence[Any]) -> int:
-        """Bytes of buffers of these sizes. Raises: ValueError."""
-        if any(type(size) is not int or size < 0 for size in sizes):
-            raise ValueError("a buffer of no size")
-        return sum(size + -size % _FILLED for size in sizes)
-
-    def array(self, type_: pa.DataType, length: int) -> pa.Array:
-        """The next array. Raises: ValueError if it is none of that type and length."""
-        valid = self._next()
-        buffers = [valid if valid.size else None, *self._values(type_, length)]
-        if valid.size and valid.size != (length + 7) // 8:
-            raise ValueError(f"{valid.size} bytes say which of {length} values are null")
-        array = pa.Array.from_buffers(type_, length, buffers)
-        array.validate(full=True)
-        return array
-
-    def numbers(self, length: int) -> IntArray:
-        """The next array, of integers. Raises: ValueError if one is null."""
-        array = self.array(pa.int64(), length)
-        if array.null_count:
-            raise ValueError("a number is missing")
-        numbers: IntArray = array.to_numpy()
-        return numbers
-
-    def require_end(self) -> None:
-        """Raises: ValueError if there are more buffers."""
-        if next(self._buffers, None) is not None:
-            raise ValueError("more buffers than arrays")
-
-    def _values(self, type_: pa.DataType, length: int) -> list[pa.Buffer]:
-        first = self._next()
-        width, more = (4, 1) if type_ in _TEXTS else (8, 0)
-        if first.size != width * (length + more):
-            raise ValueError(f"{first.size} bytes of {length} values")
-        return [first, self._next()] if more else [first]
-
-    def _next(self) -> pa.Buffer:
-        found = next(self._buffers, None)
-        if found is None:
-            raise ValueError("fewer buffers than arrays")
-        return found
-
-    @staticmethod
-    def _split(data: pa.Buffer, sizes: Sequence[int]) -> Iterator[pa.Buffer]:
-        at = 0
-        for size in sizes:
-            yield data.slice(at, size)
-            at += size + -size % _FILLED
-
-
-def _valid(array: pa.Array) -> bytes:
-    """A bit for each value, none if no value is null."""
-    if not array.null_count:
-        return b""
-    return np.packbits(np.asarray(array.is_valid()), bitorder="little").tobytes()
-
 
 # Facts of many files as bytes, and the ones to believe.
 #
 # They lie in `_tandem/index/facts`, named by their content (`name_of`): writing them again changes
-# nothing, and no name is ever used for other facts. The form:
-#
-#     8   magic            TNDMFCTS
-#     2   version          little-endian, as all numbers
-#     2   zero
-#     4   header bytes
-#     8   body bytes
-#     h   header           JSON: table id; numbers of files and row groups; the columns: name, field
-#                          id, stored type; bytes of each buffer
-#     b   body             zstd, of the buffers of Arrow arrays, each of them filled up to 8 bytes:
-#                          path, size, rows and row groups of the files; rows, start and bytes of
-#                          the row groups; for each column, of the row groups, low, high, nulls,
-#                          filter start and filter bytes
-#     32  SHA-256          of everything before it
-#
-# Not Arrow's IPC format: a few bytes of it can ask for any amount of memory.
-#
-# Facts that are cut off, changed, of another version or of another table are not believed as a
-# whole, and never in part.
+# nothing, and no name is ever used for other facts. Header: table id; numbers of files and row
+# groups; the columns: name, field id, stored type. One section: path, size, rows and row groups of
+# the files; rows of the row groups; for each column, of the row groups, low, high, nulls, filter
+# start and filter bytes.
 
 
 FOLDER: Final = "_tandem/index/facts"
-MAGIC: Final = b"TNDMFCTS"
-VERSION: Final = 1
 LIMIT: Final = 256 << 20
 """Bytes of facts at most, packed or not."""
 
-_PREFIX = struct.Struct("<8sHHIQ")
-_DIGEST: Final = 32
-_MOST_HEADER: Final = 16 << 20
+FORM: Final = Form(
+    b"TNDMFCTS",
+    2,
+    16 << 20,
+    "facts of data files are not believed",
+    "Footers are read instead. A file of facts can be deleted at any time",
+)
 
 
 def name_of(data: bytes) -> str:
@@ -182,29 +56,18 @@ def name_of(data: bytes) -> str:
 
 def pack(facts: FileFacts, table_id: str) -> bytes:
     """The persisted form of the facts of a table's files; equal facts give equal bytes."""
-    writer = BufferWriter()
-    writer.add(facts.paths)
-    for numbers in (facts.sizes, facts.rows, facts.groups, facts.group_rows, facts.group_start,
-                    facts.group_bytes):  # fmt: skip
-        writer.add(pa.array(numbers))
+    sections = SectionWriter()
+    arrays: list[Any] = [facts.paths, facts.sizes, facts.rows, facts.groups, facts.group_rows]
     for column in facts.columns.values():
-        writer.add(column.low)
-        writer.add(column.high)
-        for numbers in (column.nulls, column.filter_start, column.filter_bytes):
-            writer.add(pa.array(numbers))
-    header = json.dumps(
-        {
-            "tableId": table_id,
-            "files": len(facts),
-            "groups": len(facts.group_rows),
-            "columns": [[key.name, key.field_id, *astuple(key.type)] for key in facts.columns],
-            "buffers": writer.sizes,
-        },
-        separators=(",", ":"),
-    ).encode()
-    body: bytes = pa.compress(writer.data(), codec="zstd", asbytes=True)
-    data = _PREFIX.pack(MAGIC, VERSION, 0, len(header), len(body)) + header + body
-    return data + hashlib.sha256(data).digest()
+        arrays += [getattr(column, field.name) for field in fields(column)]
+    sections.add(*arrays)
+    header = {
+        "tableId": table_id,
+        "files": len(facts),
+        "groups": len(facts.group_rows),
+        "columns": [[key.name, key.field_id, *astuple(key.type)] for key in facts.columns],
+    }
+    return FORM.pack(header, sections)
 
 
 def unpack(data: bytes, table_id: str, *, resource: str = "facts", limit: int = LIMIT) -> FileFacts:
@@ -216,41 +79,12 @@ def unpack(data: bytes, table_id: str, *, resource: str = "facts", limit: int = 
         limit: bytes at most, when they are not compressed.
     Raises: FactsRefused.
     """
-
-    def refused(field: str, found: object, expected: object) -> FactsRefused:
-        return FactsRefused(
-            "facts of data files are not believed",
-            resource=resource,
-            field=field,
-            found=found,
-            expected=str(expected),
-            remedy="Footers are read instead. A file of facts can be deleted at any time",
-        )
-
-    if len(data) < _PREFIX.size + _DIGEST:
-        raise refused("size", f"{len(data)} bytes", "whole facts")
-    magic, version, _, header_size, body_size = _PREFIX.unpack_from(data)
-    if magic != MAGIC:
-        raise refused("magic", magic, MAGIC)
-    if version != VERSION:
-        raise refused("version", version, VERSION)
-    size = _PREFIX.size + header_size + body_size + _DIGEST
-    if len(data) != size:
-        raise refused("size", f"{len(data)} bytes", size)
-    if header_size > _MOST_HEADER:
-        raise refused("header", f"{header_size} bytes", f"{_MOST_HEADER} at most")
-    if hashlib.sha256(data[:-_DIGEST]).digest() != data[-_DIGEST:]:
-        raise refused("checksum", data[-_DIGEST:].hex(), "that of the content")
-    try:
-        header = json.loads(data[_PREFIX.size : _PREFIX.size + header_size])
+    header, sections = FORM.unpack(data, resource, limit)
+    with FORM.content(resource):
         table = header["tableId"]
         if table == table_id:
-            return _decode(header, data[_PREFIX.size + header_size : -_DIGEST], limit)
-    except (KeyError, TypeError, ValueError, IndexError, OverflowError, RecursionError,
-            OSError) as error:  # fmt: skip
-        # The checksum is right: a writer other than Tandem made them.
-        raise refused("content", f"{type(error).__name__}: {error}"[:200], "facts") from error
-    raise refused("tableId", table, table_id)
+            return _decode(header, sections)
+    raise FORM.refused(resource, "tableId", table, table_id)
 
 
 def load(
@@ -277,39 +111,34 @@ def load(
         return None
 
 
-def _decode(header: Mapping[str, Any], body: bytes, limit: int) -> FileFacts:
-    sizes = header["buffers"]
-    whole = BufferReader.needed(sizes)
-    if whole > limit:
-        raise ValueError(f"{whole} bytes, expected {limit} at most")
-    with pa.CompressedInputStream(pa.BufferReader(body), "zstd") as stream:
-        reader = BufferReader(stream.read_buffer(whole + 1), sizes)
-    files, groups = (_count(header[name]) for name in ("files", "groups"))
+def _decode(header: Mapping[str, Any], sections: SectionReader) -> FileFacts:
+    files, groups = (count_in(header[name]) for name in ("files", "groups"))
     keys = [_key(column) for column in header["columns"]]
     if len(set(keys)) != len(keys):
         raise ValueError("a column is there twice")
-    paths = reader.array(pa.string(), files)
+    section = sections.section()
     facts = FileFacts(
-        paths, reader.numbers(files), reader.numbers(files), reader.numbers(files),
-        reader.numbers(groups), reader.numbers(groups), reader.numbers(groups),
-        {key: _column(reader, key, groups) for key in keys},
-    )  # fmt: skip
-    reader.require_end()
+        section.array(pa.string(), files),
+        section.numbers(files),
+        section.numbers(files),
+        section.numbers(files),
+        section.numbers(groups),
+        {key: _column(section, key, groups) for key in keys},
+    )
+    section.require_end()
+    sections.require_end()
     facts.check()
     return facts
 
 
-def _column(reader: BufferReader, key: ColumnKey, groups: int) -> ColumnFacts:
+def _column(section: Section, key: ColumnKey, groups: int) -> ColumnFacts:
     return ColumnFacts(
-        reader.array(key.type.bounds, groups), reader.array(key.type.bounds, groups),
-        reader.numbers(groups), reader.numbers(groups), reader.numbers(groups),
-    )  # fmt: skip
-
-
-def _count(number: Any) -> int:
-    if type(number) is not int or number < 0:
-        raise ValueError(f"no number: {number}")
-    return number
+        section.array(key.type.bounds, groups),
+        section.array(key.type.bounds, groups),
+        section.numbers(groups),
+        section.numbers(groups),
+        section.numbers(groups),
+    )
 
 
 def _key(column: list[Any]) -> ColumnKey:
@@ -373,20 +202,48 @@ def packs(parts: Sequence[FileFacts], table_id: str) -> Iterator[tuple[FileFacts
         yield from packs(parts[middle:], table_id)
 
 
-class StoredFacts:
-    """The files of facts of a table, each read once. Not thread-safe.
+class FactsListing:
+    """Which files of facts a table has. Several caches may share one. Thread-safe.
 
     Args:
         now: seconds of a clock that never goes back.
     """
 
     def __init__(self, store: Store, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._store, self._now = store, now
+        self._lock = threading.Lock()
+        self._listed = -float("inf")
+        self._files: Mapping[str, Sequence[ObjectInfo]] = {}
+
+    def files(self) -> Mapping[str, Sequence[ObjectInfo]]:
+        """By the folder whose data files they describe, "" for any; the newest first. A new mapping
+        after each look."""
+        with self._lock:
+            if self._now() - self._listed >= LISTED_S:
+                self._listed = self._now()
+                self._files = self._look()
+            return self._files
+
+    def _look(self) -> dict[str, list[ObjectInfo]]:
+        found: dict[str, list[ObjectInfo]] = {}
+        try:
+            for meta in islice(self._store.list(FOLDER), MOST_LISTED):
+                found.setdefault(folder_of(meta.path)[len(FOLDER) + 1 :], []).append(meta)
+        except StorageError as error:
+            _note("stored facts cannot be listed now", problem=str(error))
+        for metas in found.values():
+            metas.sort(key=lambda meta: -meta.modified_ms)
+        return found
+
+
+class StoredFacts:
+    """The files of facts of a table, each read once. Not thread-safe."""
+
+    def __init__(self, store: Store, listing: FactsListing) -> None:
         self.not_believed: Counter[str] = Counter()
         """How many were not believed, by the field that was wrong."""
-        self._store, self._now = store, now
-        self._listed = -float("inf")
-        self._files: dict[str, list[ObjectInfo]] = {}
-        """By the folder whose data files they describe; "" for any."""
+        self._store, self._listing = store, listing
+        self._files: Mapping[str, Sequence[ObjectInfo]] = {}
         self._known: set[str] = set()
         """The files that were read, or written."""
         self._unread: set[str] = set()
@@ -401,7 +258,7 @@ class StoredFacts:
             table_id: of the table whose files they must be of.
             limit: bytes of facts after which no more are read.
         """
-        self._list()
+        self._look()
         if not self._unread:
             return []
         folders = dict.fromkeys([*filter(None, map(folder_of, paths.to_pylist())), ""])
@@ -438,23 +295,13 @@ class StoredFacts:
         self._known.clear()
         self._unread = {meta.path for metas in self._files.values() for meta in metas}
 
-    def _list(self) -> None:
-        now = self._now()
-        if now - self._listed < LISTED_S:
-            return
-        self._listed = now
-        found: dict[str, list[ObjectInfo]] = {}
-        try:
-            for meta in islice(self._store.list(FOLDER), MOST_LISTED):
-                found.setdefault(folder_of(meta.path)[len(FOLDER) + 1 :], []).append(meta)
-        except StorageError as error:
-            _note("stored facts cannot be listed now", problem=str(error))
-        for metas in found.values():
-            metas.sort(key=lambda meta: -meta.modified_ms)
-        self._files = found
-        there = {meta.path for metas in found.values() for meta in metas}
-        self._known &= there
-        self._unread = there - self._known
+    def _look(self) -> None:
+        files = self._listing.files()
+        if files is not self._files:
+            self._files = files
+            there = {meta.path for metas in files.values() for meta in metas}
+            self._known &= there
+            self._unread = there - self._known
 
     def _one(self, meta: ObjectInfo, table_id: str) -> FileFacts | None:
         try:

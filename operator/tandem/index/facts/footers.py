@@ -122,8 +122,6 @@ class Footer:
     columns: Sequence[tuple[Leaf, Chunks]]
     properties: Mapping[bytes, bytes]
     group_rows: list[int] = field(default_factory=list)
-    group_start: list[int] = field(default_factory=list)
-    group_bytes: list[int] = field(default_factory=list)
 
 
 def parse(data: bytes, end: int, wanted: Collection[str] | None = None) -> Footer:
@@ -206,7 +204,6 @@ class _Parser:
             raise ValueError(f"{count} row groups of {len(self._leaves)} columns")
         result = self._result
         for _ in range(count):
-            self._start, self._stop = self._end, FIRST_PAGE
             group, at = thrift.read(data, at, {_COLUMNS: self._chunks, _GROUP_ROWS: INT})
             rows, values = group[_GROUP_ROWS], group[_COLUMNS]
             if not 0 <= rows <= MOST_ROWS or any(number != rows for number in values):
@@ -214,8 +211,6 @@ class _Parser:
             if any(chunks.nulls[-1] > rows for _, chunks in self._read.values()):
                 raise ValueError(f"more NULLs than the {rows} rows of a row group")
             result.group_rows.append(rows)
-            result.group_start.append(self._start)
-            result.group_bytes.append(max(self._stop - self._start, 0))
         return sum(result.group_rows), at
 
     def _chunks(self, data: bytes, at: int, type_: int) -> tuple[list[int], int]:
@@ -234,7 +229,7 @@ class _Parser:
             if _OTHER_FILE in chunk or _CHUNK_ENCRYPTION in chunk:
                 raise ValueError("a column that is encrypted or in another file")
             meta = chunk[_METADATA]
-            self._locate(meta)
+            self._check_pages(meta)
             if read is not None:
                 if meta[_CHUNK_TYPE] != self._leaves[index]:
                     raise ValueError(
@@ -244,7 +239,8 @@ class _Parser:
                 self._add(meta, read[1])
         return values, at
 
-    def _locate(self, meta: Mapping[int, Any]) -> None:
+    def _check_pages(self, meta: Mapping[int, Any]) -> None:
+        """Raises: ValueError if pages do not lie before the footer."""
         size = meta[_SIZE]
         if not size:
             return
@@ -253,8 +249,6 @@ class _Parser:
         start = min((page for page in pages if page), default=0)
         if size < 0 or start < FIRST_PAGE or start + size > self._end:
             raise ValueError(f"{size} bytes of pages at byte {start} of {self._end}")
-        self._start = min(self._start, start)
-        self._stop = max(self._stop, start + size)
 
     def _add(self, meta: Mapping[int, Any], chunks: Chunks) -> None:
         statistics = meta.get(_STATISTICS, {})
@@ -462,7 +456,7 @@ def _facts(logged_path: str, size: int, footer: Footer) -> FileFacts:
     groups = len(footer.group_rows)
     return FileFacts(
         pa.array([logged_path], pa.string()), _ints([size]), _ints([footer.rows]), _ints([groups]),
-        _ints(footer.group_rows), _ints(footer.group_start), _ints(footer.group_bytes),
+        _ints(footer.group_rows),
         {
             ColumnKey(leaf.name, leaf.type, leaf.field_id): _column(leaf, chunks, calendar)
             for leaf, chunks in footer.columns

@@ -15,10 +15,9 @@ import numpy as np
 
 from tandem.delta.schema import Field, StructType
 from tandem.distinct import BoolArray, IntArray
-from tandem.index.columns import EntryColumn
 from tandem.index.facts.bloom_filters import FilteredBounds, LoadFilters, Probe, equalities
 from tandem.index.facts.row_groups import FileFacts, group_column
-from tandem.pruning.bounds import ColumnBounds
+from tandem.pruning.bounds import ColumnBounds, HeldBounds
 from tandem.pruning.files import FileBounds
 from tandem.pruning.predicate import columns_of, may_match, must_match
 from tandem.statements.tree import Expr
@@ -30,12 +29,10 @@ class Narrowed:
     """What a condition can be on some row groups.
 
     Attributes:
-        groups: their indexes in the facts.
         may: False only where it is true on no row.
         must: True only where it is true on every row.
     """
 
-    groups: IntArray
     may: BoolArray
     must: BoolArray
 
@@ -46,7 +43,7 @@ class RowGroups:
 
     def __init__(self, facts: FileFacts) -> None:
         self.facts = facts
-        self._columns: dict[tuple[str, int | None, SqlType], EntryColumn | None] = {}
+        self._columns: dict[tuple[str, int | None, SqlType], HeldBounds | None] = {}
         self._lock = threading.Lock()
 
     def narrow(
@@ -56,45 +53,45 @@ class RowGroups:
         groups: IntArray | None = None,
         *,
         by_id: bool = False,
-        known: Mapping[str, EntryColumn] | None = None,
+        known: Mapping[str, HeldBounds] | None = None,
+        load: LoadFilters | None = None,
     ) -> Narrowed:
-        """Decide by statistics.
+        """Decide by statistics, and what these leave open by bloom filters.
 
         Args:
             schema: of the columns that files hold: readers take partition columns from the log.
             groups: which row groups; None for all.
             by_id: the table maps columns by field id.
             known: bounds of partition columns in these row groups, by name.
+            load: reads filters; None for statistics alone. Only filters that can exclude a row
+                group are loaded, column by column.
         """
+        known = known or {}
         bounds = self._bounds(where, schema, groups, by_id, known)
         groups = np.arange(bounds.count) if groups is None else groups
-        return Narrowed(groups, may_match(where, bounds), must_match(where, bounds))
+        may, must = may_match(where, bounds), must_match(where, bounds)
+        if load is not None:
+            open_ = np.flatnonzero(may & ~must)
+            chosen = {name: column.take(open_) for name, column in known.items()}
+            may[open_] = self._by_filters(where, schema, groups[open_], by_id, chosen, load)
+        return Narrowed(may, must)
 
-    def narrow_by_filters(
+    def _by_filters(
         self,
         where: Expr,
         schema: StructType,
-        found: Narrowed,
+        groups: IntArray,
+        by_id: bool,
+        known: Mapping[str, HeldBounds],
         load: LoadFilters,
-        *,
-        by_id: bool = False,
-        known: Mapping[str, EntryColumn] | None = None,
-    ) -> Narrowed:
-        """Exclude more row groups by their bloom filters. Only filters that can exclude one are
-        loaded, column by column.
-
-        Args:
-            found: what `narrow` found, with the same arguments.
-        """
-        undecided = np.flatnonzero(found.may & ~found.must)
-        groups = found.groups[undecided]
-        chosen = {name: column.take(undecided) for name, column in (known or {}).items()}
-        bounds = self._bounds(where, schema, groups, by_id, chosen)
+    ) -> BoolArray:
+        """Whether a condition may be true on a row of some row groups."""
+        bounds = self._bounds(where, schema, groups, by_id, known)
         probes = [
             probe
             for name, constants in equalities(where).items()
             if name in bounds.columns
-            and name not in chosen
+            and name not in known
             and (
                 probe := Probe(
                     self.facts, groups, schema[name], bounds.columns[name], constants, by_id=by_id
@@ -113,9 +110,7 @@ class RowGroups:
             _assume(probes, False)
             probe.ask(np.flatnonzero(certain & ~possible), load)
         _assume(probes, True)
-        may = found.may.copy()
-        may[undecided] = may_match(where, filtered) if probes else True
-        return Narrowed(found.groups, may, found.must)
+        return may_match(where, filtered) if probes else np.ones(bounds.count, bool)
 
     @property
     def nbytes(self) -> int:
@@ -129,9 +124,9 @@ class RowGroups:
         schema: StructType,
         groups: IntArray | None,
         by_id: bool,
-        known: Mapping[str, EntryColumn] | None,
+        known: Mapping[str, HeldBounds],
     ) -> FileBounds:
-        columns: dict[str, ColumnBounds] = dict(known or {})
+        columns: dict[str, ColumnBounds] = dict(known)
         for name, type_ in columns_of(where):
             field = schema.get(name)
             if field is None or name in columns:
@@ -142,7 +137,7 @@ class RowGroups:
         rows = self.facts.group_rows if groups is None else self.facts.group_rows[groups]
         return FileBounds(len(rows), columns, rows == 0)
 
-    def _column(self, field: Field, type_: SqlType, by_id: bool) -> EntryColumn | None:
+    def _column(self, field: Field, type_: SqlType, by_id: bool) -> HeldBounds | None:
         key = (field.physical_name, field.field_id if by_id else None, type_)
         with self._lock:
             if key not in self._columns:

@@ -17,8 +17,7 @@ import pyarrow.compute as pc
 from tandem.delta.schema import Field, PrimitiveType
 from tandem.delta.stats import MOST_ROWS
 from tandem.distinct import IntArray
-from tandem.index.columns import EntryColumn, entry_column
-from tandem.pruning.bounds import INTEGRAL, StatisticsBounds, held
+from tandem.pruning.bounds import INTEGRAL, HeldBounds, held, statistics_bounds
 from tandem.statements.types import SqlType, as_decimal
 
 # Types of columns as they are stored.
@@ -209,7 +208,7 @@ def _decimal(
 
 
 UNKNOWN: Final = -1
-_COMPUTED: Final = ("first_group", "file_of_group", "first_row")
+_COMPUTED: Final = ("first_group", "file_of_group")
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +266,6 @@ class FileFacts:
         rows: physical rows.
         groups: row groups of each file, which follow each other below.
         group_rows: physical rows of each row group.
-        group_start, group_bytes: where its pages lie in the file.
     """
 
     paths: pa.Array
@@ -275,8 +273,6 @@ class FileFacts:
     rows: IntArray
     groups: IntArray
     group_rows: IntArray
-    group_start: IntArray
-    group_bytes: IntArray
     columns: Mapping[ColumnKey, ColumnFacts]
 
     def __len__(self) -> int:
@@ -292,18 +288,10 @@ class FileFacts:
         """The file of each row group."""
         return np.repeat(np.arange(len(self)), self.groups)
 
-    @cached_property
-    def first_row(self) -> IntArray:
-        """The position in its file of each row group's first row."""
-        before = np.append(0, np.cumsum(self.group_rows))
-        positions: IntArray = before[:-1] - before[self.first_group[self.file_of_group]]
-        return positions
-
     @property
     def nbytes(self) -> int:
         """Bytes of its buffers, and of what was computed of them."""
-        own = (self.paths, self.sizes, self.rows, self.groups, self.group_rows, self.group_start,
-               self.group_bytes)  # fmt: skip
+        own = (self.paths, self.sizes, self.rows, self.groups, self.group_rows)
         computed = [self.__dict__[name] for name in _COMPUTED if name in self.__dict__]
         by_hash = self.__dict__.get("_by_hash", ())
         return sum(each.nbytes for each in (*own, *self.columns.values(), *computed, *by_hash))
@@ -318,8 +306,7 @@ class FileFacts:
         groups = self.groups_of(files)
         return FileFacts(
             self.paths.take(pa.array(files)), self.sizes[files], self.rows[files],
-            self.groups[files], self.group_rows[groups], self.group_start[groups],
-            self.group_bytes[groups],
+            self.groups[files], self.group_rows[groups],
             {key: column.take(groups) for key, column in self.columns.items()},
         )  # fmt: skip
 
@@ -398,7 +385,6 @@ def concat(parts: Sequence[FileFacts]) -> FileFacts:
     return FileFacts(
         pa.concat_arrays([pa.array([], pa.string()), *(part.paths for part in parts)]),
         together("sizes"), together("rows"), together("groups"), together("group_rows"),
-        together("group_start"), together("group_bytes"),
         {key: _joined(key, parts) for key in keys},
     )  # fmt: skip
 
@@ -448,7 +434,7 @@ def column_keys(facts: FileFacts, field: Field, *, by_id: bool) -> list[ColumnKe
 
 def group_column(
     facts: FileFacts, field: Field, type_: SqlType, *, by_id: bool
-) -> EntryColumn | None:
+) -> HeldBounds | None:
     """The bounds of a column in all row groups, None if nothing is known of it.
 
     Args:
@@ -471,20 +457,19 @@ def group_column(
             low, high = pc.coalesce(low, found[0]), pc.coalesce(high, found[1])
     if low is None:
         return None
-    bounds = StatisticsBounds(
+    return statistics_bounds(
         type_,
         low,
         high,
         some_null=nulls != 0,
         some_value=nulls != facts.group_rows,
     )
-    return entry_column(bounds)
 
 
 def values(
     column: ColumnFacts, stored: StoredType, type_: SqlType
 ) -> tuple[pa.Array, pa.Array] | None:
-    """Bounds as `StatisticsBounds` has them of a type; None if values of the stored type are not
+    """Bounds as `statistics_bounds` takes them of a type; None if values of the stored type are not
     read as such."""
     if not reads_as(stored, type_):
         return None

@@ -10,7 +10,17 @@ what the log leaves open is the caller's to read, with its own credentials.
     access        who may ask
     config        what the operator asks the program of a server to serve
     transport     Arrow Flight: the only module that knows it
-    lake_table    the index that a LakeTable names
     client        server, then the caller's own process, then every file
-    executors     package: who holds what footers say, and narrows files by it
+
+Executors hold the facts of shards, and narrow files to row groups. The coordinator alone knows
+versions, and decides which files an answer has; an executor that is slow, dead or wrong costs
+narrowing, never a row (decision 0163).
+
+    coordinator        knows which executor holds which shard, and asks all at once
+    assignment         which executor holds which shard
+    shards             which shard a segment belongs to
+    registry           the executors that live, and how they are reached
+    executor           narrows files of its shards
+    executor_messages  what coordinator and executors say to each other
+    registration       how executors come and go
 """

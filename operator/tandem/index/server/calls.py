@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -89,49 +89,30 @@ MAX_CALLS: Final = 64
 """Of one caller that are worked on at once."""
 MAX_STREAMS: Final = 16
 """Of one caller that are being sent to it, of those that are larger than what a connection takes
-unread."""
+unread: one that does not read takes the place of others of its own only."""
 WAIT_S: Final = 1.0
 """For its turn, of the two seconds for which a client waits."""
 _MOST_WAITING: Final = 1_000
 
 
-class CallerLimits:
-    """How many calls of one caller are worked on, and how many answers are being sent to it.
-    Further ones wait for their turn. Thread-safe."""
+class CallerTurns:
+    """So many at once of one caller; further ones wait for their turn. Thread-safe."""
 
-    def __init__(
-        self, calls: int = MAX_CALLS, streams: int = MAX_STREAMS, wait_s: float = WAIT_S
-    ) -> None:
-        self._calls, self._streams = _Turns(calls), _Turns(streams)
-        self._wait_s = wait_s
-
-    def call(self, caller: str) -> AbstractContextManager[None]:
-        """For the work of a call. Raises: Unreachable if its turn does not come in time: the caller
-        goes on without the server."""
-        return self._calls.turn(caller, self._wait_s)
-
-    def stream(self, caller: str) -> AbstractContextManager[None]:
-        """While a large answer is being sent: a caller that does not read it takes the place of
-        others of its own only. Raises: as `call`."""
-        return self._streams.turn(caller, self._wait_s)
-
-
-class _Turns:
-    """Thread-safe."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, most: int, wait_s: float = WAIT_S) -> None:
+        self._most, self._wait_s = most, wait_s
         self._changed = threading.Condition()
         self._taken: Counter[str] = Counter()
         self._waiting: Counter[str] = Counter()
 
     @contextmanager
-    def turn(self, caller: str, wait_s: float) -> Iterator[None]:
+    def turn(self, caller: str) -> Iterator[None]:
+        """Raises: Unreachable if the turn does not come in time: the caller goes on without the
+        server."""
         with self._changed:
             if self._waiting[caller] >= _MOST_WAITING:
                 raise self._too_much()
             self._waiting[caller] += 1
-            came = self._changed.wait_for(lambda: self._taken[caller] < self._most, wait_s)
+            came = self._changed.wait_for(lambda: self._taken[caller] < self._most, self._wait_s)
             self._lower(self._waiting, caller)
             if not came:
                 raise self._too_much()
@@ -178,6 +159,10 @@ def table_of(body: bytes) -> str:
         return ""
     found = message.get("table") if isinstance(message, dict) else None
     return found if isinstance(found, str) else ""
+
+
+def no_such_call(call: str, known: Iterable[str]) -> InvalidSpec:
+    return InvalidSpec("no such call", resource=call[:40], expected="one of " + ", ".join(known))
 
 
 def parsed(model: type[M], call: str, body: bytes) -> M:

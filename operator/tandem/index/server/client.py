@@ -4,10 +4,13 @@ caller's own process, then every live file. The rows that are read are the same.
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -26,13 +29,23 @@ from tandem.errors import (
 )
 from tandem.index.answers import CertainBounds, CertainCount, Cut, Portions, Splits, splits_of
 from tandem.index.entries import UNKNOWN_ROWS
-from tandem.index.library import EVERYTHING, IndexReader, Query, TableIndex, require_table
+from tandem.index.library import (
+    EVERYTHING,
+    IndexReader,
+    Query,
+    TableIndex,
+    open_index,
+    require_no_merge_log,
+    require_table,
+)
 from tandem.index.narrowing import GROUPS
+from tandem.index.server.config import PORT
 from tandem.index.server.messages import (
     BoundsAnswer,
     BoundsQuestion,
     CountAnswer,
     IndexCall,
+    Message,
     PortionsAnswer,
     PortionsQuestion,
     Question,
@@ -40,15 +53,16 @@ from tandem.index.server.messages import (
     VersionOf,
     broken,
     one,
+    portions_from,
     reading,
-    received_portions,
-    received_splits,
     sending,
     splits_from,
     whole,
 )
-from tandem.index.server.transport import Connection
+from tandem.index.server.transport import Connection, Tls
 from tandem.index.window import Head, Holds
+from tandem.spec.table import LakeTable
+from tandem.storage import open_store
 from tandem.storage.store import Store
 from tandem.timeline.segments import segments
 
@@ -61,6 +75,7 @@ _WRONG_QUESTION = (InvalidStatement, UnknownSegment, VersionNotFound)
 """What is the same everywhere."""
 
 T = TypeVar("T")
+M = TypeVar("M", bound=Message)
 
 
 class Fallback(StrEnum):
@@ -88,44 +103,41 @@ class RemoteIndex(IndexReader):
         return self._store
 
     def certain_count(self, query: Query = EVERYTHING) -> CertainCount:
-        message, tables = self._ask(IndexCall.GET_COUNT, self._question(query))
-        answer = whole(CountAnswer, message)
+        answer, tables = self._ask(IndexCall.GET_COUNT, CountAnswer, Question, query)
         head = self._head(answer.of, query)
         if not answer.rest and not tables:
             return CertainCount(head.version, answer.rows, splits_of(head, []))
         table = one(tables)
         if table.num_rows != answer.rest:
             raise broken(f"{table.num_rows} splits", f"{answer.rest} splits")
-        rest = received_splits(head, table, query.paths)
+        rest = splits_from(head, table, query.paths)
         return CertainCount(head.version, answer.rows, rest)
 
     def splits(self, query: Query = EVERYTHING) -> Splits:
-        message, tables = self._ask(IndexCall.GET_SPLITS, self._question(query))
-        answer = whole(SplitsAnswer, message)
-        table = self._fetched(answer) if answer.ticket else one(tables)
+        answer, tables = self._ask(IndexCall.GET_SPLITS, SplitsAnswer, Question, query)
+        if answer.ticket:
+            seconds = answer.splits / _SPLITS_A_SECOND
+            table = self._connection.fetch(answer.ticket, more_s=seconds)
+        else:
+            table = one(tables)
         if table.num_rows != answer.splits:
             raise broken(f"{table.num_rows} splits", f"{answer.splits} splits")
-        found = received_splits(self._head(answer.of, query), table, query.paths)
+        found = splits_from(self._head(answer.of, query), table, query.paths)
         return found.kept(answer.readable_until_ms)
 
     def portions(self, cut: Cut, query: Query = EVERYTHING) -> Portions:
-        with sending():
-            asked = PortionsQuestion.of(
-                self._name, query, tasks=cut.tasks, most_bytes=cut.most_bytes
-            )
-        message, tables = self._ask(IndexCall.GET_PORTIONS, asked)
-        answer = whole(PortionsAnswer, message)
-        return received_portions(self._head(answer.of, query), answer.splits, one(tables))
-
-    def _fetched(self, answer: SplitsAnswer) -> pa.Table:
-        assert answer.ticket is not None
-        return self._connection.fetch(answer.ticket, more_s=answer.splits / _SPLITS_A_SECOND)
+        cut_ = {"tasks": cut.tasks, "most_bytes": cut.most_bytes}
+        answer, tables = self._ask(
+            IndexCall.GET_PORTIONS, PortionsAnswer, PortionsQuestion, query, **cut_
+        )
+        return portions_from(self._head(answer.of, query), answer.splits, one(tables))
 
     def certain_bounds(
         self, columns: Sequence[str], query: Query = EVERYTHING
     ) -> Sequence[CertainBounds]:
-        message, tables = self._ask(IndexCall.GET_BOUNDS, self._bounds_question(columns, query))
-        answer = whole(BoundsAnswer, message)
+        answer, tables = self._ask(
+            IndexCall.GET_BOUNDS, BoundsAnswer, BoundsQuestion, query, columns=tuple(columns)
+        )
         head = self._head(answer.of, query)
         if len(tables) != 3 * len(answer.columns):
             raise broken(f"{len(tables)} tables", f"3 for each of {len(answer.columns)} columns")
@@ -165,17 +177,14 @@ class RemoteIndex(IndexReader):
             raise broken(f"the table {of.table_id}", f"the table {query.table_id}")
         return of.head
 
-    def _question(self, query: Query) -> Question:
+    def _ask(
+        self, call: IndexCall, reply: type[M], question: type[Question], query: Query, **more: Any
+    ) -> tuple[M, list[pa.Table]]:
         with sending():
-            return Question.of(self._name, query)
-
-    def _bounds_question(self, columns: Sequence[str], query: Query) -> BoundsQuestion:
-        with sending():
-            return BoundsQuestion.of(self._name, query, columns=tuple(columns))
-
-    def _ask(self, call: IndexCall, asked: Question) -> tuple[dict[str, object], list[pa.Table]]:
+            asked = question.of(self._name, query, **more)
         body = asked.model_dump_json(by_alias=True, exclude_none=True).encode()
-        return self._connection.ask(call, body)
+        message, tables = self._connection.ask(call, body)
+        return whole(reply, message), tables
 
 
 class EveryFile(IndexReader):
@@ -292,3 +301,123 @@ class ChainedIndex(IndexReader):
         except Exception:  # noqa: BLE001 - an index that fails costs time, never an answer
             _log.exception("the index fails; every file is read")
             return ask(EveryFile(embedded.log))
+
+
+# The index of a LakeTable as its `spec.index` says. Reads no cluster: where a server answers
+# follows from names.
+
+
+ENDPOINT_VARIABLE: Final = "TANDEM_INDEX_ENDPOINT"
+"""Where the server answers, outside of its cluster: `grpc+tls://HOST:PORT`."""
+FOLDER_VARIABLE: Final = "TANDEM_INDEX_ACCESS"
+"""The folder with `token`, and `ca.crt` unless the server's certificate is trusted anyway."""
+ACCESS_FOLDER: Final = "/var/run/secrets/tandem-index"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """Where a table's server is found. Has no secret: token and certificates are files, which each
+    process reads by itself.
+
+    Attributes:
+        table: the name of the LakeTable.
+        server: the name of the `IndexServer`.
+        endpoint: `grpc+tls://HOST:PORT`.
+        folder: with `token` and `ca.crt`.
+    """
+
+    table: str
+    server: str
+    endpoint: str
+    folder: str
+
+    def index(
+        self,
+        store: Store,
+        embedded: Callable[[], TableIndex],
+        fallback: Fallback = Fallback.EMBEDDED,
+    ) -> IndexReader:
+        """The index that the server holds, and this process's own behind it."""
+        folder = Path(self.folder)
+        authorities = _content(folder / "ca.crt")
+        connection = Connection(
+            self.endpoint,
+            token=_content(folder / "token").decode(errors="replace").strip(),
+            tls=Tls(authorities) if authorities else None,
+        )
+        remote = RemoteIndex(connection, self.table, store)
+        return ChainedIndex(remote, embedded, fallback=fallback, server=self.server)
+
+
+def index_of(
+    table: LakeTable,
+    options: Mapping[str, str] | None = None,
+    *,
+    base: bool = False,
+    fallback: Fallback = Fallback.EMBEDDED,
+    environ: Mapping[str, str] = os.environ,
+) -> IndexReader:
+    """The index of a table.
+
+    Args:
+        options: of the store, beside those of the LakeTable.
+        base: as of `open_index`; then no server is asked.
+        fallback: what follows where the server fails.
+    Raises: as `open_index`. A server that cannot be asked is none, which is logged as a warning.
+    """
+    location, storage = table.spec.location, storage_of(table, options)
+    address = None if base else address_of(table, environ)
+    if address is None:
+        server = server_of(table)
+        if server is not None and not base:
+            _log.warning(
+                "the index server is not asked; this process answers",
+                server=server,
+                problem=f"this is outside of its cluster, and {ENDPOINT_VARIABLE} names no address",
+            )
+        return _own_index(table, storage, base=base)
+    store = open_store(location, storage, allowed_prefixes=table.spec.storage.clone_sources)
+    require_no_merge_log(DeltaLog(store))
+    return address.index(store, lambda: _own_index(table, storage), fallback)
+
+
+def _own_index(table: LakeTable, storage: Mapping[str, str], *, base: bool = False) -> TableIndex:
+    sources = table.spec.storage.clone_sources
+    return open_index(table.spec.location, storage, base=base, allowed_prefixes=sources)
+
+
+def storage_of(table: LakeTable, options: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The options of a table's store, and others beside them."""
+    return {**table.spec.storage.options, **(options or {})}
+
+
+def address_of(table: LakeTable, environ: Mapping[str, str] = os.environ) -> ServerAddress | None:
+    """Where the server of a table is; None if it has none, or if that cannot be reached."""
+    server = server_of(table)
+    endpoint = None if server is None else _endpoint(server, table.namespace, environ)
+    if server is None or endpoint is None:
+        return None
+    folder = environ.get(FOLDER_VARIABLE) or ACCESS_FOLDER
+    return ServerAddress(table.name, server, endpoint, folder)
+
+
+def server_of(table: LakeTable) -> str | None:
+    """The name of the `IndexServer` that a table's readers ask; None if there is none."""
+    return table.spec.index.server if table.spec.index is not None else None
+
+
+def _endpoint(server: str, namespace: str, environ: Mapping[str, str]) -> str | None:
+    """Where a server answers; None if it cannot be reached."""
+    if environ.get(ENDPOINT_VARIABLE):
+        return environ[ENDPOINT_VARIABLE]
+    if not environ.get("KUBERNETES_SERVICE_HOST"):
+        return None
+    return f"grpc+tls://{server}-index.{namespace}.svc:{PORT}"
+
+
+def _content(file: Path) -> bytes:
+    """What is in a file; nothing if it cannot be read: then the server refuses, and is left out."""
+    try:
+        return file.read_bytes()
+    except OSError:
+        return b""

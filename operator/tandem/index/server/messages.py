@@ -285,15 +285,27 @@ def splits_table(found: Splits) -> pa.Table:
     return table.append_column(NEEDED, found.groups)
 
 
-def splits_from(head: Head, table: pa.Table) -> Splits:
-    """The splits of `splits_table`."""
-    return Splits(
-        head,
-        table.select(files_.SCHEMA.names),
-        table[CERTAIN].to_numpy().astype(bool),
-        table[ROWS].to_numpy().astype(np.int64),
-        table[NEEDED].combine_chunks(),
-    )
+def splits_from(head: Head, table: pa.Table, paths: PathRange | None = None) -> Splits:
+    """The splits of `splits_table`, all of them in a range of paths. Raises: Unreachable."""
+    with reading():
+        found = Splits(
+            head,
+            table.select(files_.SCHEMA.names),
+            table[CERTAIN].to_numpy().astype(bool),
+            table[ROWS].to_numpy().astype(np.int64),
+            table[NEEDED].combine_chunks(),
+        )
+        if paths is not None:
+            _require_within(found.files["path"], paths)
+    return found
+
+
+def _require_within(found: pa.ChunkedArray, paths: PathRange) -> None:
+    """Other portions have what lies beyond. Raises: ValueError."""
+    if not paths.mask(found).all():
+        raise ValueError("there are files of other portions")
+    if pc.count_distinct(found).as_py() != len(found):
+        raise ValueError("a file is there twice")
 
 
 def portions_table(found: Portions) -> pa.Table:
@@ -302,18 +314,19 @@ def portions_table(found: Portions) -> pa.Table:
 
 
 def portions_from(head: Head, splits: int, table: pa.Table) -> Portions:
-    """The portions of `portions_table`. Raises: ValueError if they overlap, or are too many."""
-    table = table.select(_PORTIONS.names)
-    if table.schema.types != _PORTIONS.types or any(each.null_count for each in table.columns):
-        raise ValueError(f"the columns of portions are {table.schema.types}")
-    firsts, parts = table[FIRST].to_pylist(), table[PARTS].to_pylist()
-    if any(after <= before for before, after in pairwise(firsts)):
-        raise ValueError("the ranges of paths are not in order")
-    if any(each < 1 for each in parts) or sum(parts) > MAX_TASKS:
-        raise ValueError(f"the ranges of paths have {sum(parts)} parts")
-    if bool(splits) != bool(firsts):
-        raise ValueError(f"{splits} splits are in {len(firsts)} ranges of paths")
-    return Portions(head, splits, tuple(firsts), tuple(parts))
+    """The portions of `portions_table`. Raises: Unreachable if they overlap, or are too many."""
+    with reading():
+        table = table.select(_PORTIONS.names)
+        if table.schema.types != _PORTIONS.types or any(each.null_count for each in table.columns):
+            raise ValueError(f"the columns of portions are {table.schema.types}")
+        firsts, parts = table[FIRST].to_pylist(), table[PARTS].to_pylist()
+        if any(after <= before for before, after in pairwise(firsts)):
+            raise ValueError("the ranges of paths are not in order")
+        if any(each < 1 for each in parts) or sum(parts) > MAX_TASKS:
+            raise ValueError(f"the ranges of paths have {sum(parts)} parts")
+        if bool(splits) != bool(firsts):
+            raise ValueError(f"{splits} splits are in {len(firsts)} ranges of paths")
+        return Portions(head, splits, tuple(firsts), tuple(parts))
 
 
 # Checks what a client sends to an index server, and what it receives. Pure.
@@ -337,27 +350,6 @@ def whole(model: type[M], message: object) -> M:
         first = error.errors(include_url=False)[0]
         found = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
         raise broken(found, f"a {model.__name__}") from error
-
-
-def received_splits(head: Head, table: pa.Table, paths: PathRange | None = None) -> Splits:
-    with reading():
-        found = splits_from(head, table)
-        if paths is not None:
-            _require_within(found.files["path"], paths)
-    return found
-
-
-def _require_within(found: pa.ChunkedArray, paths: PathRange) -> None:
-    """Other portions have what lies beyond. Raises: ValueError."""
-    if not paths.mask(found).all():
-        raise ValueError("there are files of other portions")
-    if pc.count_distinct(found).as_py() != len(found):
-        raise ValueError("a file is there twice")
-
-
-def received_portions(head: Head, splits: int, table: pa.Table) -> Portions:
-    with reading():
-        return portions_from(head, splits, table)
 
 
 @contextmanager

@@ -19,11 +19,11 @@ import structlog
 from tandem.delta.scan import column_names
 from tandem.errors import InvalidSpec, ReferenceNotFound, StorageError, closest_name
 from tandem.index import answers
-from tandem.index.library import Query, TableIndex, condition
-from tandem.index.narrowing import Narrower
+from tandem.index.answers import Scope
+from tandem.index.library import Query, TableIndex, condition, scope
 from tandem.index.server.answer_files import AnswerFiles
-from tandem.index.server.calls import Answer, Background, parsed, table_of
-from tandem.index.server.executors.coordinator import Coordinator
+from tandem.index.server.calls import Answer, Background, no_such_call, parsed, table_of
+from tandem.index.server.coordinator import Coordinator
 from tandem.index.server.messages import (
     MAX_REQUEST_BYTES,
     BoundsAnswer,
@@ -131,17 +131,11 @@ class IndexService:
             case IndexCall.LOAD:
                 return self._load(parsed(Question, call, body))
             case _:
-                raise InvalidSpec(
-                    "no such call",
-                    resource=call[:40],
-                    expected="one of " + ", ".join(IndexCall),
-                )
+                raise no_such_call(call, IndexCall)
 
     def _count(self, asked: Question) -> Answer:
         view = self._view(asked)
-        where, paths = condition(view.head, asked.where), asked.query.paths
-        narrower = self._narrower(asked, view)
-        found = answers.certain_count(view, where, asked.segments, narrower, paths)
+        found = answers.certain_count(view, *self._scope(asked, view))
         rest = len(found.rest)
         message = CountAnswer(of=VersionOf.of(view.head), rows=found.rows, rest=rest)
         return Answer(message, (splits_table(found.rest),) if rest else ())
@@ -150,9 +144,7 @@ class IndexService:
         index = self._table(asked.table)
         view = self._view(asked, index)
         until_ms = index.kept_until_ms(view, asked.hold_s)
-        where, paths = condition(view.head, asked.where), asked.query.paths
-        narrower = self._narrower(asked, view)
-        found = answers.splits(view, where, asked.segments, narrower, paths)
+        found = answers.splits(view, *self._scope(asked, view))
         table = splits_table(found)
         ticket = self.parts.keep(table, caller)
         message = SplitsAnswer(
@@ -168,9 +160,7 @@ class IndexService:
         view = self._view(asked, index)
         if asked.hold_s:
             index.kept_until_ms(view, asked.hold_s)
-        where, paths = condition(view.head, asked.where), asked.query.paths
-        narrower = self._narrower(asked, view)
-        found = answers.portions(view, asked.cut, where, asked.segments, narrower, paths)
+        found = answers.portions(view, asked.cut, *self._scope(asked, view))
         message = PortionsAnswer(of=VersionOf.of(view.head), splits=found.splits)
         return Answer(message, (portions_table(found),))
 
@@ -223,7 +213,7 @@ class IndexService:
             found.append(
                 HeldTable(
                     table=each,
-                    version=None if served is None else served.index.latest,
+                    version=None if served is None else served.index.table.latest,
                     bytes=0 if served is None else served.index.nbytes,
                     questions=0 if served is None else served.questions,
                 )
@@ -281,7 +271,7 @@ class IndexService:
         if served is None and (not load or full):
             return False
         served = served or self._opened(name, opener)
-        before = served.index.latest
+        before = served.index.table.latest
         view = served.index.view(Query())
         self._write_base(name, served.index)
         if self.coordinator is not None:
@@ -304,17 +294,19 @@ class IndexService:
 
     def _write_base(self, name: str, index: TableIndex) -> None:
         """Begin to write what is held of a table, if that is due, in the background."""
-        if not index.base_due:
+        if not index.table.base_due:
             return
         with self._lock:
             task = self._writing.get(name)
             if task is None or task.done():
                 self._writing[name] = self._background.submit(name, _written, name, index)
 
-    def _narrower(self, asked: Question, view: View) -> Narrower | None:
-        if self.coordinator is None or not asked.where:
-            return None
-        return self.coordinator.narrower(asked.table, view, asked.where)
+    def _scope(self, asked: Question, view: View) -> Scope:
+        """What is asked about of a view. Raises: InvalidStatement."""
+        narrower = None
+        if self.coordinator is not None and asked.where:
+            narrower = self.coordinator.narrower(asked.table, view, asked.where)
+        return scope(view, asked.query, narrower)
 
     def _opened(self, name: str, opener: Callable[[], TableIndex]) -> _Served:
         opened = opener()
@@ -347,7 +339,7 @@ class IndexService:
 
 def _written(name: str, index: TableIndex) -> None:
     try:
-        if index.write_base():
+        if index.table.write_base():
             _log.info("a base was written", table=name)
     except StorageError as error:
         # The next process reads the log, as this one did.

@@ -22,7 +22,15 @@ import structlog
 from tandem.errors import AccessDenied, InvalidSpec, TandemError, Unreachable
 from tandem.index.server.access import CallerCheck, SharedToken, Unchecked
 from tandem.index.server.answer_files import AnswerFiles
-from tandem.index.server.calls import Answer, CallerLimits, described, raised, table_of
+from tandem.index.server.calls import (
+    MAX_CALLS,
+    MAX_STREAMS,
+    Answer,
+    CallerTurns,
+    described,
+    raised,
+    table_of,
+)
 
 _log = structlog.get_logger("tandem.index.server")
 _AUTHORIZATION = "authorization"
@@ -74,7 +82,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             tls_certificates=None if tls is None else [(tls.certificate, tls.key)],
         )
         self._service = service
-        self._limits = CallerLimits()
+        self._calls, self._streams = CallerTurns(MAX_CALLS), CallerTurns(MAX_STREAMS)
 
     def do_action(self, context: Any, action: flight.Action) -> Iterator[bytes]:
         access = context.get_middleware(_ACCESS)
@@ -82,7 +90,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         body = b"" if action.body is None else action.body.to_pybytes()
         access.require(table_of(body))
         try:
-            with self._limits.call(place_of(context)):
+            with self._calls.turn(place_of(context)):
                 answer = self._service.ask(action.type, body, caller)
         except TandemError as error:
             yield _ERROR + json.dumps(described(error)).encode()
@@ -120,7 +128,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
     def _sending(self, context: Any) -> Iterator[None]:
         """Raises: FlightUnavailableError if the caller does not read what it asks for."""
         try:
-            with self._limits.stream(place_of(context)):
+            with self._streams.turn(place_of(context)):
                 yield
         except Unreachable as error:
             raise flight.FlightUnavailableError(str(error)) from None

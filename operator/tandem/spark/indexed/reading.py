@@ -16,8 +16,7 @@ from tandem.errors import InvalidSpec
 from tandem.index import Query, TableIndex, open_index
 from tandem.index.answers import Splits
 from tandem.index.library import IndexReader, condition
-from tandem.index.server.client import Fallback
-from tandem.index.server.lake_table import ServerAddress, address_of, index_of
+from tandem.index.server.client import Fallback, ServerAddress, address_of, index_of
 from tandem.index.window import Head
 from tandem.spark.indexed import delta_scan, task_reads
 from tandem.spark.indexed.delta_scan import DeltaScanMissing

@@ -28,8 +28,7 @@ from tandem.errors import InvalidSpec
 from tandem.index import rows
 from tandem.index.answers import Cut, PathRange, Portion, Portions
 from tandem.index.library import EVERYTHING, IndexReader, Query, TableIndex
-from tandem.index.server.client import Fallback
-from tandem.index.server.lake_table import ServerAddress
+from tandem.index.server.client import Fallback, ServerAddress
 from tandem.index.window import View
 from tandem.jobs.formats import Format
 from tandem.spark.runtime.schemas import spark_schema

@@ -15,17 +15,16 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from tandem.index.server.executors.coordinator import Coordinator
-from tandem.index.server.executors.executor import ExecutorService, MakeFacts
-from tandem.index.server.executors.registration import (
+from tandem.index.server.coordinator import Coordinator
+from tandem.index.server.executor import ExecutorService, MakeFacts
+from tandem.index.server.registration import (
     RegistryService,
     SlotSettings,
     TlsFolder,
     new_key,
     run_executor,
 )
-from tandem.index.server.executors.shards import SHARD_SIZE
-from tandem.index.server.executors.slots import LocalSlot
+from tandem.index.server.shards import SHARD_SIZE
 from tandem.index.server.transport import FlightServer
 from tandem.storage.store import Store
 
@@ -98,7 +97,7 @@ def coordinated(
     if context is None or count == 0:
         if count:
             raise ValueError(f"{count} executors without a Spark context")
-        local = LocalSlot(ExecutorService(stores, limit_bytes=limit_bytes, facts=facts))
+        local = ExecutorService(stores, limit_bytes=limit_bytes, facts=facts)
         coordinator = Coordinator(local=local, shard_size=shard_size, pre_prime=pre_prime)
         try:
             yield coordinator

@@ -48,8 +48,8 @@ from tandem.index.server.config import (
     TableConfig,
     read,
 )
-from tandem.index.server.executors.coordinator import Coordinator
-from tandem.index.server.executors.registration import TlsFolder
+from tandem.index.server.coordinator import Coordinator
+from tandem.index.server.registration import TlsFolder
 from tandem.index.server.service import IndexService
 from tandem.index.server.transport import FlightServer, Tls
 from tandem.spark.jobs.index.executors import coordinated

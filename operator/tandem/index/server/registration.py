@@ -21,21 +21,21 @@ import structlog
 from pydantic import ValidationError
 
 from tandem.errors import InvalidSpec, TandemError
-from tandem.index.assignment import Executor, Shard
 from tandem.index.server.answer_files import AnswerFiles
-from tandem.index.server.calls import Answer, parsed
-from tandem.index.server.executors.coordinator import Coordinator
-from tandem.index.server.executors.executor import ExecutorService, MakeFacts, ShardName
-from tandem.index.server.executors.slot_messages import (
+from tandem.index.server.assignment import Executor, Shard
+from tandem.index.server.calls import Answer, no_such_call, parsed
+from tandem.index.server.coordinator import Coordinator
+from tandem.index.server.executor import ExecutorService, MakeFacts, ShardName
+from tandem.index.server.executor_messages import (
     MAX_REPLY_BYTES,
     MAX_SIZES,
-    RegistryCall,
+    REGISTRY_CALL,
     ShardSize,
     SlotNews,
     Welcome,
     body,
 )
-from tandem.index.server.executors.slots import RemoteSlot
+from tandem.index.server.registry import RemoteExecutor
 from tandem.index.server.transport import Connection, FlightServer, Tls
 from tandem.storage.store import Store
 
@@ -109,24 +109,19 @@ class RegistryService:
 
     def ask(self, call: str, body: bytes, caller: str) -> Answer:  # noqa: ARG002
         """Raises: InvalidSpec."""
-        if call not in list(RegistryCall):
-            raise InvalidSpec(
-                "no such call", resource=call[:40], expected="one of " + ", ".join(RegistryCall)
-            )
+        if call != REGISTRY_CALL:
+            raise no_such_call(call, [REGISTRY_CALL])
         news = parsed(SlotNews, call, body)
-        executor = Executor(news.slot, news.id)
-        known = True
-        match call:
-            case RegistryCall.JOIN:
-                slot = RemoteSlot(connected(news.endpoint, self._key, self._tls))
-                known = self._coordinator.join(executor, slot)
-                if not known:
-                    slot.close()
-            case RegistryCall.BEAT:
-                sizes = {Shard(each.table_id, each.shard): each.bytes for each in news.sizes}
-                known = self._coordinator.beat(executor, sizes)
-            case _:
-                self._coordinator.registry.leave(executor)
+        executor, registry = Executor(news.slot, news.id), self._coordinator.registry
+        if news.leaves:
+            registry.leave(executor)
+            return Answer(Welcome(known=False))
+        sizes = {Shard(each.table_id, each.shard): each.bytes for each in news.sizes}
+        known = self._coordinator.beat(executor, sizes)
+        if not known:
+            reached = RemoteExecutor(connected(news.endpoint, self._key, self._tls))
+            if not registry.join(executor, reached):
+                reached.close()
         return Answer(Welcome(known=known))
 
 
@@ -168,20 +163,41 @@ def run_executor(
     )
     coordinator = connected(settings.coordinator, settings.key, settings.tls)
     tls = None if settings.tls is None else settings.tls.server
-    address = own_address(settings.coordinator)
+    address, id_ = own_address(settings.coordinator), secrets.token_hex(8)
+    sent: dict[ShardName, int] = {}
+    silent = 0.0
     with FlightServer(service, address, 0, token=settings.key, tls=tls) as server:
         scheme = "grpc" if tls is None else "grpc+tls"
-        me = _Member(
-            service, coordinator, slot, secrets.token_hex(8), f"{scheme}://{address}:{server.port}"
-        )
-        silent = 0.0
+        me = SlotNews(slot=slot, id=id_, endpoint=f"{scheme}://{address}:{server.port}")
         while silent < give_up_s:
-            silent = 0.0 if me.beat() else silent + beat_s
+            sizes = service.held.sizes()
+            new = [name for name, size in sizes.items() if sent.get(name) != size][:MAX_SIZES]
+            told = tuple(
+                ShardSize(table_id=name.table_id, shard=name.key, bytes=sizes[name]) for name in new
+            )
+            known = _told(coordinator, me.model_copy(update={"sizes": told}))
+            silent = silent + beat_s if known is None else 0.0
+            if known:
+                sent |= {name: sizes[name] for name in new}
+            elif known is False:
+                # It holds nothing that the coordinator does not know of.
+                service.held.drop()
+                sent = {}
             if stop.wait(beat_s):
-                me.leave()
+                _told(coordinator, me.model_copy(update={"leaves": True}))
                 break
     coordinator.close()
     service.close()
+
+
+def _told(coordinator: Connection, news: SlotNews) -> bool | None:
+    """Whether the coordinator knew the executor; None if it does not answer."""
+    try:
+        message, _ = coordinator.ask(REGISTRY_CALL, body(news))
+        return Welcome.model_validate(message).known
+    except (TandemError, ValidationError) as error:
+        _log.info("the coordinator does not answer", problem=str(error))
+        return None
 
 
 def own_address(coordinator: str) -> str:
@@ -193,51 +209,3 @@ def own_address(coordinator: str) -> str:
         probe.connect(target)  # of datagrams: nothing is sent
         found = str(probe.getsockname()[0])
     return f"[{found}]" if ipaddress.ip_address(found).version == 6 else found
-
-
-class _Member:
-    def __init__(
-        self, service: ExecutorService, coordinator: Connection, slot: int, id_: str, endpoint: str
-    ) -> None:
-        self._service, self._coordinator = service, coordinator
-        self._slot, self._id, self._endpoint = slot, id_, endpoint
-        self._joined = False
-        self._sent: dict[ShardName, int] = {}
-
-    def beat(self) -> bool:
-        """Send a sign of life, or join. False if the coordinator does not answer."""
-        try:
-            if not self._joined:
-                # It holds nothing that the coordinator does not know of.
-                self._service.held.drop()
-                self._sent = {}
-                self._joined = self._ask(RegistryCall.JOIN)
-                return True
-            sizes = self._service.held.sizes()
-            new = {name: size for name, size in sizes.items() if self._sent.get(name) != size}
-            now = dict(list(new.items())[:MAX_SIZES])
-            self._joined = self._ask(RegistryCall.BEAT, now)
-            self._sent |= now
-        except (TandemError, ValidationError) as error:
-            _log.info("the coordinator does not answer", problem=str(error))
-            return False
-        return True
-
-    def leave(self) -> None:
-        try:
-            self._ask(RegistryCall.LEAVE)
-        except TandemError as error:
-            _log.info("the coordinator does not answer", problem=str(error))
-
-    def _ask(self, call: RegistryCall, sizes: Mapping[ShardName, int] | None = None) -> bool:
-        news = SlotNews(
-            slot=self._slot,
-            id=self._id,
-            endpoint=self._endpoint,
-            sizes=tuple(
-                ShardSize(table_id=name.table_id, shard=name.key, bytes=size)
-                for name, size in (sizes or {}).items()
-            ),
-        )
-        message, _ = self._coordinator.ask(call, body(news))
-        return Welcome.model_validate(message).known

@@ -1,4 +1,4 @@
-"""The bases of a table, in its store: which of them to begin with, and writing a new one.
+"""Bases of a table: the entries of a version with what was decoded of them, written down.
 
     _tandem/index/base/<version>-<hash>.base
 
@@ -13,32 +13,32 @@ import hashlib
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import structlog
 
-from tandem.delta.actions import Commit
-from tandem.delta.log import names
+from tandem.delta.actions import Commit, Metadata, Protocol
+from tandem.delta.log import codec, names
+from tandem.delta.log import files as files_
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import LogPosition, Snapshot
 from tandem.errors import CorruptLog, FactsRefused, ObjectNotFound, StorageError
-from tandem.index.base.packed import (
-    LIMIT,
-    MOST_HEADER,
-    PREFIX,
-    Base,
-    BaseHead,
-    head_of,
-    pack,
-    unpack,
-)
 from tandem.index.entries import FOREVER, Entries
-from tandem.index.statistics import ColumnName, HeldStatistics
+from tandem.index.packed import PREFIX, Form, SectionReader, SectionWriter, count_in
+from tandem.index.statistics import BLOCK, UNKNOWN, ColumnName, HeldStatistics, PackedTexts
 from tandem.index.window import View, Window
+from tandem.pruning.bounds import (
+    HeldBounds,
+    NumberBounds,
+    TextBounds,
+    statistics_bounds,
+    statistics_type,
+)
+from tandem.statements.types import SqlType, type_named
 from tandem.storage.store import ObjectInfo
 
 FOLDER: Final = "_tandem/index/base"
@@ -46,11 +46,193 @@ MOST_COMMITS: Final = 1_000
 """A base with more commits after it is not begun with: a checkpoint is nearer."""
 _KEPT: Final = 2
 """Bases that are left, so that one that another process reads is not deleted meanwhile."""
-_BEGINNING: Final = 65_536
+_COMMIT_BYTES: Final = 65_536
 """Bytes of a commit that tell it from others: its provenance, and paths of files."""
 _NAME: Final = re.compile(r"(\d{20})-[0-9a-f]{32}\.base")
 
 _log = structlog.get_logger("tandem.index.base")
+
+
+LIMIT: Final = 2 << 30
+"""Bytes of a base at most, packed or not: some five million files."""
+_MOST_BLOCK: Final = 256 << 20
+"""Bytes of a block of texts."""
+
+FORM: Final = Form(
+    b"TNDMBASE",
+    2,
+    1 << 20,
+    "a base is not believed",
+    "The log is read instead. Files below _tandem/index can be deleted at any time",
+)
+BEGINNING: Final = PREFIX.size + FORM.most_header
+"""Bytes that have the head of a base."""
+
+
+@dataclass(frozen=True)
+class BaseHead:
+    """What a base says of its version.
+
+    Attributes:
+        timestamp_ms: of the version, Unix milliseconds.
+        position: of its commit file.
+        commit: a digest of the beginning of that file.
+        files: so many.
+    """
+
+    version: int
+    timestamp_ms: int
+    position: LogPosition
+    commit: str
+    metadata: Metadata
+    protocol: Protocol
+    files: int
+
+
+@dataclass(frozen=True)
+class Base:
+    """A version's files, as in `Snapshot.files` but without statistics, and these."""
+
+    head: BaseHead
+    files: pa.Table
+    statistics: HeldStatistics
+
+
+def pack(base: Base) -> bytes | None:
+    """The persisted form; None if it would be too large."""
+    held = [name for name in files_.SCHEMA.names if base.files[name].null_count < base.head.files]
+    statistics, packed = base.statistics, base.statistics.packed
+    columns = {
+        (name, type_): column
+        for (name, type_), column in statistics.decoded.items()
+        if isinstance(column, NumberBounds | TextBounds) and type_named(_type_name(type_)) == type_
+    }
+    sections = SectionWriter()
+    for name in held:
+        sections.add(base.files[name])
+    sections.put([bytes(packed.data)])
+    sections.add(packed.starts, packed.sizes, statistics.rows, statistics.tight)
+    for column in columns.values():
+        sections.add(*column.arrow(), column.some_null, column.some_value)
+    if sections.raw > LIMIT:
+        return None
+    head = base.head
+    header = {
+        "tableId": head.metadata.id,
+        "version": head.version,
+        "timestampMs": head.timestamp_ms,
+        "commit": {
+            "modifiedMs": head.position.modified_ms,
+            "size": head.position.size,
+            "sha256": head.commit,
+        },
+        "protocol": codec.encode_action(head.protocol)["protocol"],
+        "metaData": codec.encode_action(head.metadata)["metaData"],
+        "files": head.files,
+        "held": held,
+        "columns": [[name, _type_name(type_)] for name, type_ in columns],
+    }
+    data = FORM.pack(header, sections)
+    header_size = PREFIX.unpack_from(data)[3]
+    return data if header_size <= FORM.most_header else None
+
+
+def head_of(data: bytes, *, resource: str = "base") -> BaseHead:
+    """The head of a base by its beginning of `BEGINNING` bytes, or by all of it: as yet without a
+    look at its checksum. Raises: FactsRefused."""
+    header = FORM.header(data, resource)
+    with FORM.content(resource):
+        return _head(header)
+
+
+def unpack(data: bytes, *, resource: str = "base", limit: int = LIMIT) -> Base:
+    """Read a base back.
+
+    Args:
+        resource: names it in errors, usually by its path.
+        limit: bytes at most, when it is not compressed.
+    Raises: FactsRefused.
+    """
+    header, sections = FORM.unpack(data, resource, limit)
+    with FORM.content(resource):
+        head = _head(header)
+        count = head.files
+        columns: dict[str, pa.Array] = {}
+        for name in header["held"]:
+            columns[name] = sections.array(files_.SCHEMA.field(name).type, count)
+        if "path" not in columns or columns["path"].null_count or columns["size"].null_count:
+            raise ValueError("a file without a path or a size")
+        statistics = _statistics(header, sections, count)
+        sections.require_end()
+        files = [columns.get(field.name, pa.nulls(count, field.type)) for field in files_.SCHEMA]
+        return Base(head, pa.table(files, schema=files_.SCHEMA), statistics)
+
+
+def _head(header: Mapping[str, Any]) -> BaseHead:
+    commit = header["commit"]
+    metadata = codec.decode_action("metaData", header["metaData"], path="base")
+    protocol = codec.decode_action("protocol", header["protocol"], path="base")
+    if not isinstance(metadata, Metadata) or not isinstance(protocol, Protocol):
+        raise ValueError("no metadata or no protocol")
+    if metadata.id != header["tableId"] or type(commit["sha256"]) is not str:
+        raise ValueError("the table id is not that of the metadata")
+    position = LogPosition(count_in(commit["modifiedMs"]), count_in(commit["size"]))
+    return BaseHead(
+        count_in(header["version"]), count_in(header["timestampMs"]), position, commit["sha256"],
+        metadata, protocol, count_in(header["files"]),
+    )  # fmt: skip
+
+
+def _statistics(header: Mapping[str, Any], sections: SectionReader, count: int) -> HeldStatistics:
+    blocks = -(-count // BLOCK)
+    texts_section = sections.section()
+    data = texts_section.buffer()
+    texts_section.require_end()
+    section = sections.section()
+    starts, sizes = section.numbers(blocks + 1), section.numbers(blocks)
+    rows, tight = section.numbers(count), section.flags(count)
+    section.require_end()
+    if starts[0] != 0 or starts[-1] != data.size or (np.diff(starts) < 0).any():
+        raise ValueError("blocks of texts do not fill their section")
+    if (sizes < 0).any() or int(sizes.max(initial=0)) > _MOST_BLOCK:
+        raise ValueError("a block of texts of no size")
+    texts = PackedTexts(count, data, starts, sizes)
+    texts.validate()
+    if (rows < UNKNOWN).any():
+        raise ValueError("a number of rows that is none")
+    columns: dict[ColumnName, HeldBounds | None] = {}
+    for name, type_name in header["columns"]:
+        type_ = type_named(str(type_name))
+        form = statistics_type(type_)
+        if form is None:
+            raise ValueError(f"a column of {type_name} has no bounds")
+        columns[str(name), type_] = _column(sections, type_, form, count)
+    return HeldStatistics(texts, rows=rows, tight=tight, columns=columns)
+
+
+def _column(sections: SectionReader, type_: SqlType, form: pa.DataType, count: int) -> HeldBounds:
+    bounds = pa.binary() if type_.name == "string" else _bounds_type(form)
+    section = sections.section()
+    low, high = section.array(bounds, count), section.array(bounds, count)
+    some_null, some_value = section.flags(count), section.flags(count)
+    section.require_end()
+    return statistics_bounds(type_, low, high, some_null, some_value)
+
+
+def _bounds_type(form: pa.DataType) -> pa.DataType:
+    """The type of bounds of a column whose statistics are read as `form`."""
+    if pa.types.is_floating(form):
+        return pa.float64()
+    return pa.int64()
+
+
+def _type_name(type_: SqlType) -> str:
+    if type_.name == "decimal":
+        return f"decimal({type_.precision},{type_.scale})"
+    return type_.name
+
+
+# Which of the bases in a table's store to begin with, and writing a new one.
 
 
 @dataclass(frozen=True)
@@ -95,7 +277,7 @@ class Bases:
 
     def write(self, base: Base) -> bool:
         """Write a base, and delete those that it replaces; whether it is there now. One that the
-        table has outgrown (`packed.LIMIT`) is not written.
+        table has outgrown (`LIMIT`) is not written.
 
         Raises: AccessDenied, StorageError.
         """
@@ -115,7 +297,7 @@ class Bases:
     def commit_digest(self, version: int) -> str:
         """A digest of the beginning of a commit. Raises: ObjectNotFound, StorageError."""
         path = names.commit_path(version)
-        return hashlib.sha256(self._log.store.get_range(path, 0, _BEGINNING)).hexdigest()
+        return hashlib.sha256(self._log.store.get_range(path, 0, _COMMIT_BYTES)).hexdigest()
 
     def _list(self) -> list[ObjectInfo]:
         """Oldest version first."""
@@ -131,7 +313,7 @@ class Bases:
         if meta.size > self._limit:
             raise FactsRefused("a base is too large", resource=meta.path, field="size")
         store = self._log.store
-        start = store.get_range(meta.path, 0, PREFIX.size + MOST_HEADER)
+        start = store.get_range(meta.path, 0, BEGINNING)
         head = head_of(start, resource=meta.path)
         later = self._after(head)
         if later is None:

@@ -9,16 +9,17 @@ The rules are those of CarbonData's index server, where its papers are silent ma
 - Shards of unknown size go round.
 - Shards of a dead executor are new shards.
 
-Pure: the same shards, executors and mapping give the same mapping, in whatever order they
-are listed. Nothing here does I/O, reads a clock, or knows what a shard holds.
+The same shards, executors and mapping give the same mapping, in whatever order they are listed.
+Nothing here does I/O, reads a clock, or knows what a shard holds.
 """
 
 from __future__ import annotations
 
 import heapq
+import threading
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import NamedTuple
@@ -236,3 +237,53 @@ def _checked(shard: Shard, size: int) -> int:
     if size < 0:
         raise ValueError(f"shard {shard.key} of table {shard.table}: {size} bytes, expected >= 0")
     return int(size)
+
+
+class Assignments:
+    """The current mapping of a coordinator. Thread-safe: of two askers one decides (X14)."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._now = ShardMapping()
+
+    @property
+    def now(self) -> ShardMapping:
+        return self._now
+
+    def route(self, shards: Collection[Shard]) -> Routes:
+        """Assign what has no executor, and say where all of `shards` are. No executor that was
+        removed before the call is in the answer."""
+        return routes(shards, self._change(lambda now: assign(shards, now.executors, now)))
+
+    def report(self, executor: Executor, sizes: Mapping[Shard, int]) -> None:
+        """See `report`."""
+        self._change(lambda now: report(now, executor, sizes))
+
+    def join(self, executor: Executor) -> None:
+        """See `joined`."""
+        self._change(lambda now: joined(now, executor))
+
+    def remove(self, executor: Executor) -> tuple[Shard, ...]:
+        """See `without`. Returns: the shards it had, so that others can load them before the next
+        request."""
+        lost: list[Shard] = []
+
+        def change(now: ShardMapping) -> ShardMapping:
+            lost.extend(now.shards_of(executor))
+            return without(now, executor)
+
+        self._change(change)
+        return tuple(lost)
+
+    def drop_table(self, table: str) -> None:
+        """See `without_table`."""
+        self._change(lambda now: without_table(now, table))
+
+    def drop_shards(self, shards: Collection[Shard]) -> None:
+        """See `without_shards`."""
+        self._change(lambda now: without_shards(now, shards))
+
+    def _change(self, change: Callable[[ShardMapping], ShardMapping]) -> ShardMapping:
+        with self._lock:
+            self._now = change(self._now)
+            return self._now

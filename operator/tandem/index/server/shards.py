@@ -24,8 +24,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from tandem.distinct import BoolArray, IntArray
-from tandem.index.assignment import Shard
 from tandem.index.entries import UNKNOWN_ROWS, Entries
+from tandem.index.server.assignment import Shard
 from tandem.index.window import Chosen, View
 
 SHARD_SIZE: Final = 16 << 20
@@ -219,11 +219,6 @@ class TableShards:
         self._parts: WeakKeyDictionary[Entries, _Part] = WeakKeyDictionary()
         self._version = -1
         self._sizes: dict[int, int | None] = {}
-
-    @property
-    def version(self) -> int:
-        """The newest version that was followed; -1 for none."""
-        return self._version
 
     @property
     def shards(self) -> tuple[Shard, ...]:

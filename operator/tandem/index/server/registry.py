@@ -12,10 +12,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import pyarrow as pa
 import structlog
 
-from tandem.index.assignment import Executor
-from tandem.index.server.executors.slots import Slot
+from tandem.index.server.assignment import Assignments, Executor
+from tandem.index.server.executor import ExecutorService
+from tandem.index.server.executor_messages import (
+    ExecutorCall,
+    InvalidateQuestion,
+    NarrowQuestion,
+    NarrowReply,
+    ShardQuestion,
+    SlotCache,
+    body,
+)
+from tandem.index.server.messages import one, whole
+from tandem.index.server.transport import Connection
 
 _log = structlog.get_logger("tandem.index.coordinator")
 
@@ -26,9 +38,47 @@ LEFT_OUT_S: Final = 10.0
 """Seconds after which an executor that failed may join again."""
 
 
+class RemoteExecutor:
+    """An executor behind a connection, with the calls of `ExecutorService`.
+
+    Each raises: a TandemError if there is no answer in time; what executors raise.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def narrow(
+        self, asked: NarrowQuestion, files: pa.Table, timeout_s: float
+    ) -> tuple[NarrowReply, pa.Table]:
+        message, tables = self._ask(ExecutorCall.NARROW, body(asked, files), timeout_s)
+        return whole(NarrowReply, message), one(tables)
+
+    def prime(self, asked: ShardQuestion, files: pa.Table, timeout_s: float) -> None:
+        self._ask(ExecutorCall.PRIME, body(asked, files), timeout_s)
+
+    def show(self, timeout_s: float) -> SlotCache:
+        message, _ = self._ask(ExecutorCall.SHOW_CACHE, b"{}", timeout_s)
+        return whole(SlotCache, message)
+
+    def invalidate(self, gone: InvalidateQuestion, timeout_s: float) -> None:
+        self._ask(ExecutorCall.INVALIDATE_CACHE, body(gone), timeout_s)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _ask(
+        self, call: ExecutorCall, data: bytes, timeout_s: float
+    ) -> tuple[dict[str, object], list[pa.Table]]:
+        return self._connection.ask(call, data, timeout_s=timeout_s)
+
+
+ReachedExecutor = RemoteExecutor | ExecutorService
+"""An executor in another process, or in this one: with `executors: 0` the coordinator has one."""
+
+
 @dataclass
 class _Live:
-    slot: Slot
+    reached: ReachedExecutor
     heard: float
 
 
@@ -36,28 +86,31 @@ class Registry:
     """Thread-safe.
 
     Args:
-        came, gone: are called with each executor that joins or is removed, in that order, and must
-            not call the registry.
+        assignments: of their shards. Those of an executor that is removed go elsewhere, one by one
+            (I-49).
         left_out_s: see `LEFT_OUT_S`.
         now: seconds of a clock that never goes back.
     """
 
     def __init__(
         self,
-        came: Callable[[Executor], None],
-        gone: Callable[[Executor], None],
+        assignments: Assignments,
         *,
         left_out_s: float = LEFT_OUT_S,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._came, self._gone, self._now = came, gone, now
+        self._assignments, self._now = assignments, now
         self._left_out_s = left_out_s
         self._lock = threading.Lock()
         self._live: dict[Executor, _Live] = {}
         self._failed: dict[str, float] = {}
 
-    def join(self, executor: Executor, slot: Slot) -> bool:
-        """Count on an executor, unless it failed lately. Another one of the same slot is dead."""
+    def join(self, executor: Executor, reached: ReachedExecutor, *, stays: bool = False) -> bool:
+        """Count on an executor, unless it failed lately. Another one of the same slot is dead.
+
+        Args:
+            stays: without signs of life: it is in this process.
+        """
         with self._lock:
             now = self._now()
             self._failed = {
@@ -66,8 +119,8 @@ class Registry:
             if executor.id in self._failed:
                 return False
             replaced = self._taken([each for each in self._live if each.slot == executor.slot])
-            self._live[executor] = _Live(slot, now)
-            self._came(executor)
+            self._live[executor] = _Live(reached, float("inf") if stays else now)
+            self._assignments.join(executor)
         for each in replaced:
             each.close()
         return True
@@ -106,21 +159,16 @@ class Registry:
             self._remove(silent)
             _log.warning("executors are silent", executors=[each.id for each in silent])
 
-    def stay(self, executor: Executor) -> None:
-        """Count on an executor without signs of life: it is in this process."""
-        with self._lock:
-            self._live[executor].heard = float("inf")
-
-    def slot(self, executor: Executor) -> Slot | None:
+    def reached(self, executor: Executor) -> ReachedExecutor | None:
         """How to ask an executor; None if it is dead."""
         live = self._live.get(executor)
-        return None if live is None else live.slot
+        return None if live is None else live.reached
 
     @property
-    def live(self) -> dict[Executor, Slot]:
+    def live(self) -> dict[Executor, ReachedExecutor]:
         """The executors that are counted on, in the order of their slots."""
         with self._lock:
-            return {each: self._live[each].slot for each in sorted(self._live)}
+            return {each: self._live[each].reached for each in sorted(self._live)}
 
     def _remove(self, executors: Sequence[Executor]) -> bool:
         with self._lock:
@@ -129,8 +177,8 @@ class Registry:
             slot.close()
         return bool(gone)
 
-    def _taken(self, executors: Sequence[Executor]) -> list[Slot]:
-        found = [self._live.pop(each).slot for each in executors]
+    def _taken(self, executors: Sequence[Executor]) -> list[ReachedExecutor]:
+        found = [self._live.pop(each).reached for each in executors]
         for each in executors:
-            self._gone(each)
+            self._assignments.route(self._assignments.remove(each))
         return found

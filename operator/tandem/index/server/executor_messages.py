@@ -13,17 +13,20 @@ from typing import Annotated, Final, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import Field
 
+from tandem.delta.stats import MOST_ROWS
 from tandem.errors import InvalidSpec
-from tandem.index.narrowing import GROUPS, NeededGroups
+from tandem.index import narrowing
+from tandem.index.facts.row_groups import UNKNOWN
+from tandem.index.narrowing import GroupMatch, GroupMatches
 from tandem.index.server.messages import (
     MAX_WHERE,
     HeldShard,
     Message,
     Name,
     Names,
-    Version,
     VersionOf,
 )
 
@@ -36,35 +39,16 @@ MAX_REPLY_BYTES: Final = 64 << 20
 MAX_SIZES: Final = 5_000
 """Of shards that an executor tells of at a time."""
 
-FILES: Final = pa.schema(
-    [
-        ("shard", pa.int32()),
-        ("path", pa.string()),
-        ("size", pa.int64()),
-        ("rows", pa.int64()),
-        ("dead", pa.int64()),
-        ("partition_values", pa.map_(pa.string(), pa.string())),
-    ]
+FILES: Final = narrowing.FILES.insert(0, pa.field("shard", pa.int32()))
+"""Files of a question: the place of their shard in it, and as `narrowing.FILES`."""
+
+MATCHES: Final = pa.schema(
+    [("file", pa.int32()), ("rows", pa.list_(pa.int64())), ("matches", pa.list_(pa.int8()))]
 )
-"""Files of a question: the place of their shard in it, and as `OpenFiles`."""
-
-NEEDED: Final = pa.schema(
-    [
-        ("file", pa.int32()),
-        ("needed", pa.bool_()),
-        ("certain", pa.bool_()),
-        ("groups", GROUPS),
-        ("counted", pa.int64()),
-        ("rest", GROUPS),
-        ("open", pa.bool_()),
-        ("file_rows", pa.int64()),
-        ("group_counts", pa.int64()),
-    ]
-)
-"""Files of a reply: their place in the question, and as `NeededGroups`."""
+"""Files of a reply: their place in the question, and as `GroupMatches`."""
 
 
-class SlotCall(StrEnum):
+class ExecutorCall(StrEnum):
     """What a coordinator asks an executor."""
 
     NARROW = "Narrow"
@@ -73,12 +57,8 @@ class SlotCall(StrEnum):
     INVALIDATE_CACHE = "InvalidateCache"
 
 
-class RegistryCall(StrEnum):
-    """What an executor tells its coordinator."""
-
-    JOIN = "Join"
-    BEAT = "Beat"
-    LEAVE = "Leave"
+REGISTRY_CALL: Final = "Beat"
+"""What an executor tells its coordinator, with `SlotNews`."""
 
 
 class ShardQuestion(Message):
@@ -108,8 +88,6 @@ class NarrowQuestion(ShardQuestion):
 class NarrowReply(Message):
     """`asked` is the `digest` of the question; the files are the first Arrow table."""
 
-    table_id: str
-    version: Version
     asked: str
 
 
@@ -142,23 +120,26 @@ class ShardSize(Message):
 
 
 class SlotNews(Message):
-    """An executor that joins, lives or leaves.
+    """A sign of life of an executor, the first of which lets it join.
 
     Attributes:
         id: opaque; of this process alone.
         endpoint: where it listens, with an address, never a host's name.
         sizes: of shards that it holds.
+        leaves: it ends.
     """
 
     api: Literal["v1"] = "v1"
     slot: Annotated[int, Field(ge=0, le=1_000_000)]
     id: Annotated[str, Field(min_length=1, max_length=200)]
-    endpoint: Annotated[str, Field(max_length=500)] = ""
+    endpoint: Annotated[str, Field(max_length=500)]
     sizes: Annotated[tuple[ShardSize, ...], Field(max_length=MAX_SIZES)] = ()
+    leaves: bool = False
 
 
 class Welcome(Message):
-    """Whether the coordinator counts on the executor. One that is not known has to join."""
+    """Whether the coordinator knew the executor. To one that was not known, it assigns shards as to
+    one that holds nothing."""
 
     known: bool
 
@@ -172,34 +153,59 @@ def digest(question: NarrowQuestion, files: pa.Table) -> str:
     return found.hexdigest()
 
 
-def needed_table(found: NeededGroups) -> pa.Table:
+def matches_table(found: GroupMatches) -> pa.Table:
     """The files of a reply."""
-    columns = {"file": np.arange(len(found)), **vars(found)}
-    arrays = [
-        columns[field.name] if isinstance(columns[field.name], pa.Array)
-        else pa.array(columns[field.name], field.type)
-        for field in NEEDED
-    ]  # fmt: skip
-    return pa.table(arrays, schema=NEEDED)
+    return pa.table([np.arange(len(found), dtype=np.int32), found.rows, found.matches], MATCHES)
 
 
-def needed_from(table: pa.Table) -> NeededGroups:
-    """The reverse of `needed_table`."""
+def matches_from(table: pa.Table) -> GroupMatches:
+    """The reverse of `matches_table`."""
     whole = table.combine_chunks()
-    return NeededGroups(
-        needed=whole["needed"].to_numpy().astype(bool),
-        certain=whole["certain"].to_numpy().astype(bool),
-        groups=_array(whole["groups"]),
-        counted=whole["counted"].to_numpy(),
-        rest=_array(whole["rest"]),
-        open=whole["open"].to_numpy().astype(bool),
-        file_rows=whole["file_rows"].to_numpy(),
-        group_counts=whole["group_counts"].to_numpy(),
-    )
+    return GroupMatches(*(whole[name].combine_chunks() for name in ("rows", "matches")))
 
 
-def _array(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+# Whether a reply of an executor can be believed, and what is wrong with it. Pure.
+#
+# A coordinator has no facts, so it cannot judge them. It can judge what the reply is of, and
+# whether its numbers fit together and with the log. What is not believed costs narrowing only: the
+# files are left as they are.
+
+
+def believed(
+    asked: NarrowQuestion, files: pa.Table, reply: NarrowReply, table: pa.Table
+) -> GroupMatches:
+    """What a reply says of the files. Raises: ValueError, which says why it is not believed."""
+    if reply.asked != digest(asked, files):
+        raise ValueError("of other files, another version or another condition")
+    if table.schema != MATCHES:
+        raise ValueError(f"columns {table.schema.names}")
+    table.validate(full=True)
+    places = table["file"].to_numpy()
+    if len(places) != files.num_rows or (places != np.arange(len(places))).any():
+        raise ValueError(f"{len(table)} files, not each of the {files.num_rows} asked once")
+    found = matches_from(table)
+    if found.rows.is_valid() != found.matches.is_valid():
+        raise ValueError("a file with facts of one kind only")
+    lengths = pc.list_value_length(found.matches)
+    if pc.list_value_length(found.rows) != lengths:
+        raise ValueError("row groups of which something is missing")
+    rows, matches = found.rows.flatten(), found.matches.flatten()
+    if (
+        rows.null_count
+        or matches.null_count
+        or not set(pc.unique(matches).to_pylist()) <= {*GroupMatch}
+    ):
+        raise ValueError("a row group of which nothing is said")
+    numbers, owner = rows.to_numpy(), np.repeat(np.arange(len(found)), pc.fill_null(lengths, 0))
+    # As floats, whose sums do not overflow.
+    sums = np.bincount(owner, numbers, len(found))
+    if (numbers < 0).any() or (sums > MOST_ROWS).any():
+        raise ValueError("a number of rows that is none")
+    logged = files["rows"].to_numpy()
+    known = np.asarray(found.rows.is_valid()) & (logged != UNKNOWN)
+    if (sums[known] != logged[known]).any():
+        raise ValueError("a file with other rows than the log says")
+    return found
 
 
 def body(question: Message, files: pa.Table | None = None) -> bytes:

@@ -8,12 +8,10 @@ are until then (X-b).
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import lru_cache, partial
-from itertools import islice
-from typing import BinaryIO, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -21,92 +19,29 @@ import structlog
 
 from tandem.distinct import IntArray
 from tandem.errors import InvalidSpec, ReferenceNotFound, StorageError
-from tandem.index.columns import entry_column
 from tandem.index.facts.cache import LIMIT, FactsCache
-from tandem.index.facts.files import FOLDER, LISTED_S, MOST_LISTED
+from tandem.index.facts.files import FactsListing
 from tandem.index.library import condition
-from tandem.index.narrowing import NeededGroups, OpenFiles, narrowed, together
+from tandem.index.narrowing import GroupMatches, narrowed, together
 from tandem.index.server.answer_files import AnswerFiles
-from tandem.index.server.calls import Answer, Background, parsed
-from tandem.index.server.executors.slot_messages import (
+from tandem.index.server.calls import Answer, Background, no_such_call, parsed
+from tandem.index.server.executor_messages import (
     MAX_REPLY_BYTES,
+    ExecutorCall,
     InvalidateQuestion,
     NarrowQuestion,
     NarrowReply,
     PrimeReply,
     ShardQuestion,
     SlotCache,
-    SlotCall,
     digest,
     files_of,
-    needed_table,
+    matches_table,
 )
 from tandem.index.server.messages import HeldShard, Message, VersionOf
 from tandem.index.window import Head
-from tandem.pruning.files import bounds_of
-from tandem.pruning.predicate import columns_of
 from tandem.statements.tree import Expr
-from tandem.storage.store import ObjectInfo, Store
-
-# A table's store, of which the stored facts are listed once for all shards that an executor holds.
-#
-# Each shard has facts of its own, and would list them for itself.
-
-
-class SharedListing:
-    """`tandem.storage.store.Store` describes each call.
-
-    Args:
-        now: seconds of a clock that never goes back.
-    """
-
-    def __init__(self, store: Store, *, now: Callable[[], float] = time.monotonic) -> None:
-        self._store, self._now = store, now
-        self._lock = threading.Lock()
-        self._listed = -float("inf")
-        self._facts: list[ObjectInfo] = []
-
-    @property
-    def location(self) -> str:
-        return self._store.location
-
-    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
-        if prefix != FOLDER or start_after:
-            return self._store.list(prefix, start_after=start_after)
-        with self._lock:
-            now = self._now()
-            if now - self._listed >= LISTED_S:
-                self._facts = [*islice(self._store.list(prefix), MOST_LISTED)]
-                self._listed = now
-            return iter(self._facts)
-
-    def get(self, path: str) -> bytes:
-        return self._store.get(path)
-
-    def get_range(self, path: str, start: int, length: int) -> bytes:
-        return self._store.get_range(path, start, length)
-
-    def head(self, path: str) -> ObjectInfo:
-        return self._store.head(path)
-
-    def put(self, path: str, data: bytes) -> None:
-        self._store.put(path, data)
-
-    def put_if_absent(self, path: str, data: bytes) -> None:
-        self._store.put_if_absent(path, data)
-
-    def delete(self, paths: Iterable[str]) -> None:
-        self._store.delete(paths)
-
-    def open_input(self, path: str) -> BinaryIO:
-        return self._store.open_input(path)
-
-    def open_output(self, path: str) -> BinaryIO:
-        return self._store.open_output(path)
-
-    def delete_prefix(self, prefix: str, *, keep: Collection[str] = ()) -> int:
-        return self._store.delete_prefix(prefix, keep=keep)
-
+from tandem.storage.store import Store
 
 # The facts that one executor holds, shard by shard, below a limit of bytes.
 #
@@ -115,7 +50,7 @@ class SharedListing:
 
 
 _NOTHING = 0, 0
-MakeFacts = Callable[[Store], FactsCache]
+MakeFacts = Callable[[Store, FactsListing], FactsCache]
 
 
 class ShardName(NamedTuple):
@@ -134,9 +69,9 @@ class Held:
         self.used = 0
         """The number of the last question about it, among all."""
         self._lock = threading.Lock()
-        self._late: set[Future[NeededGroups]] = set()
+        self._late: set[Future[GroupMatches]] = set()
 
-    def note_late(self, question: Future[NeededGroups]) -> None:
+    def note_late(self, question: Future[GroupMatches]) -> None:
         """A question did not end in time, and goes on: its facts are being read."""
         with self._lock:
             self._late.add(question)
@@ -170,7 +105,7 @@ class HeldShards:
         # No shard alone may take more than all.
         most = LIMIT if limit_bytes is None else min(limit_bytes, LIMIT)
         self._facts = facts or partial(FactsCache, limit=most)
-        self._opened: dict[str, Store] = {}
+        self._tables: dict[str, tuple[Store, FactsListing]] = {}
         self._lock = threading.Lock()
         self._held: dict[ShardName, Held] = {}
         self._loads: dict[ShardName, int] = {}
@@ -179,12 +114,12 @@ class HeldShards:
 
     def of(self, name: ShardName) -> Held:
         """The facts of a shard, which may be none yet. Raises: ReferenceNotFound."""
-        store = self._store(name.table)
+        store, listing = self._opened(name.table)
         with self._lock:
             self._turn += 1
             held = self._held.get(name)
             if held is None:
-                held = self._held[name] = Held(self._facts(store))
+                held = self._held[name] = Held(self._facts(store, listing))
                 self._loads[name] = self._loads.get(name, 0) + 1
             else:
                 self._hits[name] = self._hits.get(name, 0) + 1
@@ -240,9 +175,10 @@ class HeldShards:
                 del self._held[name]
                 self.evictions += 1
 
-    def _store(self, table: str) -> Store:
+    def _opened(self, table: str) -> tuple[Store, FactsListing]:
+        """A table's store, and the listing of its facts, which all of its shards share."""
         with self._lock:
-            found = self._opened.get(table)
+            found = self._tables.get(table)
         if found is None:
             opener = self._stores.get(table)
             if opener is None:
@@ -251,9 +187,9 @@ class HeldShards:
                     resource=table[:100],
                     expected="the name of a LakeTable that the server serves",
                 )
-            opened = SharedListing(opener())
+            store = opener()
             with self._lock:
-                found = self._opened.setdefault(table, opened)
+                found = self._tables.setdefault(table, (store, FactsListing(store)))
         return found
 
 
@@ -265,7 +201,8 @@ WAITING_PRIMES: Final = 64
 
 
 class ExecutorService:
-    """Answers a coordinator. Thread-safe.
+    """Answers a coordinator. Thread-safe. `timeout_s` is of use where a call leaves the process
+    (`RemoteExecutor`).
 
     Args:
         stores: how the store of each table is opened, by the name of its LakeTable.
@@ -299,23 +236,23 @@ class ExecutorService:
         """Raises: InvalidSpec, ReferenceNotFound."""
         head, _, _ = body.partition(b"\n")
         match call:
-            case SlotCall.NARROW:
+            case ExecutorCall.NARROW:
                 asked = parsed(NarrowQuestion, call, head)
                 reply, table = self.narrow(asked, files_of(body))
                 return Answer(reply, (table,))
-            case SlotCall.PRIME:
+            case ExecutorCall.PRIME:
                 return Answer(self.prime(parsed(ShardQuestion, call, head), files_of(body)))
-            case SlotCall.SHOW_CACHE:
+            case ExecutorCall.SHOW_CACHE:
                 return Answer(self.show())
-            case SlotCall.INVALIDATE_CACHE:
+            case ExecutorCall.INVALIDATE_CACHE:
                 gone = parsed(InvalidateQuestion, call, head)
                 return Answer(self.invalidate(gone))
             case _:
-                raise InvalidSpec(
-                    "no such call", resource=call[:40], expected="one of " + ", ".join(SlotCall)
-                )
+                raise no_such_call(call, ExecutorCall)
 
-    def narrow(self, asked: NarrowQuestion, files: pa.Table) -> tuple[NarrowReply, pa.Table]:
+    def narrow(
+        self, asked: NarrowQuestion, files: pa.Table, timeout_s: float = 0  # noqa: ARG002
+    ) -> tuple[NarrowReply, pa.Table]:  # fmt: skip
         """Which row groups of the files a condition needs. Raises: InvalidSpec, ReferenceNotFound,
         InvalidStatement."""
         head, where = _understood(asked.of, asked.where)
@@ -324,15 +261,15 @@ class ExecutorService:
                 "there is nothing to narrow by", field="where", expected="a condition"
             )
         rows_of = _by_shard(asked, files)
-        running: dict[Future[NeededGroups], tuple[Held, IntArray]] = {}
-        found = [NeededGroups.every(files.num_rows)]
+        running: dict[Future[GroupMatches], tuple[Held, IntArray]] = {}
+        found = [GroupMatches.unknown(files.num_rows)]
         places = [np.arange(files.num_rows)]
         for key, rows in rows_of.items():
             held = self.held.of(ShardName(asked.table, asked.table_id, key))
             if held.is_loading:
                 continue
             mine = files.take(pa.array(rows))
-            task = self._pool.submit(_narrowed, head, where, mine, held)
+            task = self._pool.submit(narrowed, head, where, mine, held.facts)
             running[task] = held, rows
         done, late = wait(running, timeout=asked.budget_s)
         for task in late:
@@ -348,15 +285,15 @@ class ExecutorService:
             places.append(running[task][1])
         self.held.evict()
         whole = together(found, places)
-        table = needed_table(whole)
+        table = matches_table(whole)
         if table.nbytes > self._reply_bytes:
-            table = needed_table(NeededGroups.every(files.num_rows))
-        reply = NarrowReply(
-            table_id=asked.table_id, version=asked.of.version, asked=digest(asked, files)
-        )
+            table = matches_table(GroupMatches.unknown(files.num_rows))
+        reply = NarrowReply(asked=digest(asked, files))
         return reply, table
 
-    def prime(self, asked: ShardQuestion, files: pa.Table) -> PrimeReply:
+    def prime(
+        self, asked: ShardQuestion, files: pa.Table, timeout_s: float = 0  # noqa: ARG002
+    ) -> PrimeReply:  # fmt: skip
         """Read facts of files in the background, before they are asked for."""
         rows_of = _by_shard(asked, files)
         if not self._waiting.acquire(blocking=False):
@@ -383,35 +320,17 @@ class ExecutorService:
         self._background.submit(asked.table, load)
         return PrimeReply(files=files.num_rows)
 
-    def show(self) -> SlotCache:
+    def show(self, timeout_s: float = 0) -> SlotCache:  # noqa: ARG002
         return SlotCache(
             shards=self.held.shown(),
             limit_bytes=self.held.limit_bytes,
             evictions=self.held.evictions,
         )
 
-    def invalidate(self, gone: InvalidateQuestion) -> Message:
+    def invalidate(self, gone: InvalidateQuestion, timeout_s: float = 0) -> Message:  # noqa: ARG002
         """Forget shards, and show what is left."""
         self.held.drop(gone.table_id, gone.shards)
         return self.show()
-
-
-def _narrowed(head: Head, where: Expr, files: pa.Table, held: Held) -> NeededGroups:
-    return narrowed(head, where, open_files(head, where, files), held.facts)
-
-
-def open_files(head: Head, where: Expr, files: pa.Table) -> OpenFiles:
-    """The files of a question (`slot_messages.FILES`)."""
-    partitions = head.metadata.partition_columns
-    wanted = {name: type_ for name, type_ in columns_of(where) if name in partitions}
-    columns = {}
-    if wanted:
-        table = files.append_column("stats", pa.nulls(files.num_rows, pa.string()))
-        bounds = bounds_of(table, head.schema, partitions, wanted)
-        columns = {name: entry_column(column) for name, column in bounds.columns.items()}
-    return OpenFiles(
-        files.select(["path", "size"]), files["rows"].to_numpy(), files["dead"].to_numpy(), columns
-    )
 
 
 def _by_shard(asked: ShardQuestion, files: pa.Table) -> dict[str, IntArray]:
