@@ -15,8 +15,8 @@ from tandem.jobs.runner import JobPhase, JobRequest, JobRunner, JobStatus
 from tandem.kube.client.api import Api, ResourcePath
 from tandem.kube.client.watch import SYNCED, follow
 from tandem.kube.dev.controller import DevSettings, run_dev
-from tandem.spark.application.manifest import ApplicationSettings, JobOwner, JobPlacement, build
-from tandem.spark.application.status import state_of
+from tandem.spark.application.manifest import build
+from tandem.spark.application.port import ApplicationSettings, JobOwner, JobPlacement, state_of
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster

@@ -33,8 +33,8 @@ from tandem.kube.controllers.operation.spark_jobs import (
     ApplicationRunner,
     trimmed,
 )
-from tandem.spark.application.manifest import JobOwner, JobPlacement, KubeflowApplications, build
-from tandem.spark.application.sizes import GIB
+from tandem.spark.application.manifest import GIB, KubeflowApplications, build
+from tandem.spark.application.port import JobOwner, JobPlacement
 
 Json = dict[str, Any]
 

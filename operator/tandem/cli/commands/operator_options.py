@@ -289,7 +289,7 @@ def operator(
         from tandem.kube.runtime.job_slots import JobLimits
         from tandem.kube.runtime.settings import OperatorSettings
         from tandem.kube.tables.location_policy import LocationPolicy
-        from tandem.spark.application.manifest import ApplicationSettings
+        from tandem.spark.application.port import ApplicationSettings
 
         # Report an invalid rule before the start.
         LocationPolicy(tuple(allowed_locations or ()), tuple(allowed_endpoints or ()))

@@ -44,8 +44,8 @@ from tandem.kube.dev.request import (
     secrets_of,
     serves,
 )
-from tandem.spark.application import status as states
-from tandem.spark.application.status import driver_pod_name, state_of
+from tandem.spark.application import port as states
+from tandem.spark.application.port import driver_pod_name, state_of
 from tandem.spec.labels import ENDPOINT_ANNOTATION, LOG_ANNOTATION
 
 T = TypeVar("T")

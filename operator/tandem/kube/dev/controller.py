@@ -24,7 +24,7 @@ from tandem.json_types import Json
 from tandem.kube.client.api import Api, Forbidden, NotFound, ResourcePath, Unavailable
 from tandem.kube.client.watch import SYNCED, follow
 from tandem.kube.dev.application import APPLICATIONS, ApplicationController, JobHost, ttl_s
-from tandem.spark.application.status import FINISHED, state_of
+from tandem.spark.application.port import FINISHED, state_of
 from tandem.spark.launch.local import LocalRunner
 from tandem.spec.labels import MANAGED_BY
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tandem.jobs.pool import PoolRules
 from tandem.kube.runtime.job_slots import JobLimits
-from tandem.spark.application.manifest import ApplicationSettings
+from tandem.spark.application.port import ApplicationSettings
 
 if TYPE_CHECKING:
     from tandem.locks.etcd.store import EtcdSettings

@@ -38,8 +38,7 @@ from tandem.kube.client.api import (
     NotFound,
     ResourcePath,
 )
-from tandem.spark.application.manifest import ApplicationBuilder, JobPlacement
-from tandem.spark.application.status import FINISHED, state_of
+from tandem.spark.application.port import FINISHED, ApplicationBuilder, JobPlacement, state_of
 from tandem.spec.labels import ENDPOINT_ANNOTATION, LOG_ANNOTATION
 from tandem.turns import waiting
 
