@@ -3,7 +3,6 @@
 Does not read the result of a job: the engine does.
 
     local       jobs in `spark-submit` processes
-    job_process one such process
     in_process  small jobs without Spark
     pooled      jobs of a pool, in threads that share Spark
 """

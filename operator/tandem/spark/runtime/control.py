@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import os
 import re
+import signal
 import sys
+import threading
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TypeVar
 
 from pydantic import ValidationError
@@ -32,10 +36,53 @@ from tandem.errors import (
 )
 from tandem.jobs.formats import Format, JobSpec, JobTable, RoundRequest
 from tandem.jobs.results import JobFailure, JobProgress, JobResult, OutputFile, SidecarRef
-from tandem.spark.runtime.parent_watch import watch_parent
 from tandem.storage import Store, open_store
 from tandem.storage.allowed_locations import require as require_allowed
 from tandem.storage.paths import canonical_location
+
+# Ends a local job whose engine has ended, so that a crash leaves no Spark processes running.
+
+
+PARENT = "TANDEM_PARENT_PID"
+"""Environment variable of a job: the process that it must not outlive."""
+CHECK_SECONDS = 1.0
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    # A zombie process still accepts signals, but runs nothing.
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as source:
+            return source.read().rsplit(")", 1)[-1].split()[0] != "Z"
+    except OSError:
+        return True
+
+
+@cache
+def watch_parent() -> None:
+    """From the first call on, end this process group when the engine that started it ends. In a
+    cluster the variable is not set, and Kubernetes ends the job."""
+    text = os.environ.get(PARENT)
+    if not text:
+        return
+    parent = int(text)
+    wait = threading.Event()
+
+    def watch() -> None:
+        while alive(parent):
+            wait.wait(CHECK_SECONDS)
+        os.killpg(os.getpgid(0), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="tandem-orphan", daemon=True).start()
+
+
+# The driver's side of the persisted formats: reads the job, answers exactly once.
+
 
 F = TypeVar("F", bound=Format)
 

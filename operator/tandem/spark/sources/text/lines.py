@@ -17,8 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from tandem.delta.datafiles.file_errors import missing
 from tandem.errors import ObjectNotFound, SourceUnreadable, StatementFailed
 from tandem.jobs.formats import Format
-from tandem.spark.runtime.datasource import get_work
-from tandem.spark.runtime.input_splits import TaskSplits, task_splits
+from tandem.spark.runtime.datasource import TaskSplits, get_work, task_splits
 from tandem.storage import Store, open_store
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from tandem.delta.protocol import HIDDEN_PREFIX
 from tandem.errors import StatementFailed
 from tandem.jobs.formats import Format
-from tandem.spark.runtime.datasource import get_work
-from tandem.spark.runtime.input_splits import InputSplit, TaskSplits
+from tandem.spark.runtime.datasource import TaskSplits, get_work
+from tandem.spark.runtime.row_files import InputSplit
 from tandem.spark.sources.text.csv import CsvParser, CsvProblem, Dialect, lines_in, part_effect
 from tandem.spark.sources.text.json import JsonOptions
 from tandem.spark.sources.text.json_rows import JsonRows, shape_of
