@@ -50,7 +50,7 @@ from tandem.jobs.formats import SOURCE_IDS, InputFile, MergeClause, MergeJob, Ro
 from tandem.jobs.results import OutputFile
 from tandem.reconcile.matches import KEPT
 from tandem.spark.jobs import merge
-from tandem.spark.jobs.local_merge import source as local_source
+from tandem.spark.jobs import merge_source as local_source
 from tandem.spark.runtime.control import Control, answer, encode
 from tandem.spark.sources import arrow_row_hash, row_hash
 from tandem.statements.merge import ClauseAction

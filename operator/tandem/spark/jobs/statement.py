@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, Any
 from tandem.errors import CountMismatch
 from tandem.jobs.formats import InputFile, StatementJob
 from tandem.jobs.results import JobResult, OutputFile, SidecarRef
-from tandem.spark.jobs.arrow_tasks import in_tasks
 from tandem.spark.jobs.edits import edit_round, maker_of
-from tandem.spark.jobs.local_statement import FoundRows, compiled, find_rows, joined
+from tandem.spark.jobs.local_statement import FoundRows, compiled, find_rows, in_tasks, joined
 from tandem.spark.runtime.control import Control, translate
 from tandem.spark.runtime.frames import (
     cardinality,

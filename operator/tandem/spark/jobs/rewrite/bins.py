@@ -21,9 +21,11 @@ from tandem.errors import CountMismatch
 from tandem.jobs.formats import InputFile, JobBin, JobSpec, RewriteJob
 from tandem.rowmap.permutation import Ranks
 from tandem.rowmap.rowmap import MapOutput, RowMap, RowMapBuilder, RowMapIdentity
-from tandem.spark.jobs.rewrite.copied import BinFiles, CopyChoice, choose
-from tandem.spark.jobs.rewrite.decoded_rows import (
+from tandem.spark.jobs.rewrite.copied import (
+    BinFiles,
+    CopyChoice,
     ahead,
+    choose,
     encoding_of,
     live_batches,
     write_in_order,

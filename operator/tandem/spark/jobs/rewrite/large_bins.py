@@ -49,7 +49,7 @@ from tandem.spark.jobs.rewrite.codes import (
     sampled_rows,
     z_values,
 )
-from tandem.spark.jobs.rewrite.decoded_rows import decoded, require_rows
+from tandem.spark.jobs.rewrite.copied import decoded, require_rows
 from tandem.spark.jobs.rewrite.exchange import BlockFile, Exchange, KeptBlock, RowBlock, sized
 from tandem.spark.jobs.rewrite.sorted_bins import (
     KEY_BYTES,
