@@ -31,9 +31,8 @@ from tandem.spark.runtime.ipc import to_file
 from tandem.spark.runtime.names import quoted_identifier
 from tandem.spark.runtime.row_files import MATCHES, open_input
 from tandem.spark.sources import readers, source_pin
-from tandem.spark.sources.char_types import declared_char_types
 from tandem.spark.sources.options import checked
-from tandem.spark.sources.schema_alignment import align_columns
+from tandem.spark.sources.schema_alignment import align_columns, declared_char_types
 from tandem.storage import Store
 from tandem.timeline.file_columns import rows_within
 

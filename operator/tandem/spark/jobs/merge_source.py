@@ -24,9 +24,9 @@ from tandem.spark.runtime.ipc import to_file
 from tandem.spark.runtime.listing import ListedSource, check_unique_names, decoding_error, types_in
 from tandem.spark.runtime.names import quoted_identifier
 from tandem.spark.runtime.row_files import open_input
-from tandem.spark.sources.arrow_row_hash import with_identity
 from tandem.spark.sources.options import check_option_names
 from tandem.spark.sources.readers import SourceFiles, delta_files, parquet_files
+from tandem.spark.sources.row_hash import with_arrow_identity
 from tandem.spark.sources.source_pin import SourcePin
 from tandem.statements import tree
 from tandem.statements.local import LocalMerge, NeedsSpark, compile_merge
@@ -109,7 +109,7 @@ def load(control: Control, pin: SourcePin, listed: ListedSource | None) -> Arrow
         raise NeedsSpark("an expression, or a type, that only Spark evaluates")
     rows = _rows(files)
     if found[0].records_matches:
-        identified = with_identity(rows)
+        identified = with_arrow_identity(rows)
         # Nested columns have no identity on Spark either; long values have one there.
         rows = rows if identified is None else identified
         if identified is None and not any(pa.types.is_nested(f.type) for f in rows.schema):

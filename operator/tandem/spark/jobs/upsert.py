@@ -38,9 +38,8 @@ from tandem.spark.runtime.frames import isolated_session, save_rows, table_schem
 from tandem.spark.runtime.listing import ListedSource
 from tandem.spark.runtime.names import quoted_identifier
 from tandem.spark.sources import readers, source_pin
-from tandem.spark.sources.char_types import declared_char_types
 from tandem.spark.sources.options import checked
-from tandem.spark.sources.schema_alignment import align_columns
+from tandem.spark.sources.schema_alignment import align_columns, declared_char_types
 from tandem.storage import Store
 
 if TYPE_CHECKING:

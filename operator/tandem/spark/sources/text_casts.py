@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tandem.errors import InvalidSpec
 from tandem.spark.runtime.names import quoted_identifier
-from tandem.spark.sources.text.records import FILE, FOLDER, LINE
+from tandem.spark.sources.text_records import FILE, FOLDER, LINE
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -52,7 +52,7 @@ def cast_texts(
     places: bool = False,
     folders: Sequence[FolderColumn] = (),
 ) -> tuple[DataFrame, Column | None]:
-    """Convert records (`tandem.spark.sources.text.records`) to a schema, with their locations.
+    """Convert records (`tandem.spark.sources.text_records`) to a schema, with their locations.
 
     Args:
         paths: the records' files, by number.
