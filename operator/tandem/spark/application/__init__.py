@@ -6,5 +6,6 @@ Pure.
     port              the port to Spark operators; states and reasons
     template          checks and merges users' templates
     policy            what a template may do
+    arguments         texts that reach `spark-submit` unchanged
     allowed_settings  lists of settings and fields that templates may set
 """
