@@ -1,8 +1,8 @@
-"""Amends the footer of a Parquet file while it is written (Thrift's compact protocol).
+"""Amends the footer of a Parquet file (Thrift's compact protocol).
 
-Adds statistics of floats, for which Arrow's writer has no setting. Everything else is copied byte
-for byte, known or not. Source: `parquet.thrift` of apache/parquet-format for the numbers of
-fields. No I/O of its own.
+Adds statistics of floats while a file is written, for which Arrow's writer has no setting, and
+declares INT96 as bytes while one is read. Everything else is copied byte for byte, known or not.
+Source: `parquet.thrift` of apache/parquet-format for the numbers of fields. No I/O of its own.
 """
 
 from __future__ import annotations
@@ -20,12 +20,18 @@ _MAGIC = b"PAR1"
 _LENGTH = 4
 
 # Fields, by the struct that has them
+_FILE_SCHEMA = 2
 _FILE_ROW_GROUPS = 4
+_ELEMENT_TYPE = 1
+_ELEMENT_LENGTH = 2
 _ROW_GROUP_COLUMNS = 1
 _CHUNK_METADATA = 3
 _COLUMN_TYPE = 1
 _COLUMN_STATISTICS = 12
 _COLUMN_ENCODING_STATS = 13
+_INT96, _FIXED = bytes([3 << 1]), bytes([7 << 1])
+"""Types, as encoded numbers."""
+_INT96_LENGTH = bytes([12 << 1])
 _FORMS = {4: "<f", 5: "<d"}
 """FLOAT and DOUBLE, and the `struct` formats of their values."""
 
@@ -126,6 +132,40 @@ def _statistics(seen: FloatStatistics, form: str) -> bytes:
             thrift.EncodedField(8, thrift.FALSE if seen.low == 0 else thrift.TRUE, b""),
         ]
     return thrift.struct_bytes(fields)
+
+
+def without_int96(footer: bytes) -> bytes:
+    """The same footer with INT96 columns declared as fixed-length bytes, twelve each. Both types
+    are stored alike, in every encoding. Raises: ValueError."""
+
+    def group(_index: int, data: bytes, at: int) -> tuple[bytes, int]:
+        return _amend_struct(data, at, _ROW_GROUP_COLUMNS, partial(_amend_structs, amend=chunk))
+
+    def chunk(_index: int, data: bytes, at: int) -> tuple[bytes, int]:
+        return _amend_struct(data, at, _CHUNK_METADATA, metadata)
+
+    def metadata(data: bytes, at: int) -> tuple[bytes, int]:
+        return _amend_struct(data, at, _COLUMN_TYPE, type_)
+
+    def type_(data: bytes, at: int) -> tuple[bytes, int]:
+        end = thrift.after(data, at, thrift.I32)
+        return (_FIXED if data[at:end] == _INT96 else data[at:end]), end
+
+    elements = partial(_amend_structs, amend=_fixed_element)
+    footer = _amend_struct(footer, 0, _FILE_SCHEMA, elements)[0]
+    return _amend_struct(footer, 0, _FILE_ROW_GROUPS, partial(_amend_structs, amend=group))[0]
+
+
+def _fixed_element(_index: int, data: bytes, at: int) -> tuple[bytes, int]:
+    fields, end = thrift.fields(data, at)
+    if not any(f.id == _ELEMENT_TYPE and f.value == _INT96 for f in fields):
+        return data[at:end], end
+    fixed = [
+        thrift.EncodedField(_ELEMENT_TYPE, thrift.I32, _FIXED),
+        thrift.EncodedField(_ELEMENT_LENGTH, thrift.I32, _INT96_LENGTH),
+    ]
+    rest = [f for f in fields if f.id not in (_ELEMENT_TYPE, _ELEMENT_LENGTH)]
+    return thrift.struct_bytes([*fixed, *rest]), end
 
 
 def _amend_struct(
