@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 
 from tandem.delta.datafiles.conform import is_array, plain_list
 from tandem.delta.datafiles.file_errors import SchemaMismatch
-from tandem.delta.datafiles.footer import without_int96
-from tandem.delta.datafiles.page_walk import ColumnPages, damaged_page
+from tandem.delta.datafiles.footer_edit import without_int96
+from tandem.delta.datafiles.pages import ColumnPages, damaged_page
 from tandem.errors import UnsupportedFeature
 
 # INT96 timestamps, Spark's default, as exact microseconds.

@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 from tandem.delta.datafiles.bloom_filters import FilterOptions, filter_options
 from tandem.delta.datafiles.conform import all_nullable, relabel
 from tandem.delta.datafiles.float_bounds import FloatBounds, has_float, paths_without_floats
-from tandem.delta.datafiles.footer import TailBuffer, with_floats
+from tandem.delta.datafiles.footer_edit import TailBuffer, with_floats
 from tandem.delta.datafiles.reader import TableFormat
 from tandem.delta.datafiles.stats import from_footer
 from tandem.delta.partitions import NULL_PARTITION

@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from tandem.delta.datafiles.float_bounds import FloatStatistics
+from tandem.delta.datafiles.footer import FileFooter, FooterInvalid, RowGroup, parse_group
 from tandem.delta.datafiles.reader import (
     BATCH_ROWS,
     DataFileReader,
@@ -26,12 +27,6 @@ from tandem.delta.datafiles.reader import (
     require_positions,
 )
 from tandem.delta.datafiles.rowgroups.encoded import CannotEncode, ColumnEncoder
-from tandem.delta.datafiles.rowgroups.footer import (
-    FileFooter,
-    FooterInvalid,
-    RowGroup,
-    parse_group,
-)
 from tandem.delta.datafiles.rowgroups.joined import (
     MOST_GROUPS,
     ChunkSource,

@@ -17,11 +17,10 @@ from typing import Any, BinaryIO, Final, cast
 import numpy as np
 import pyarrow as pa
 
+from tandem.delta.datafiles import footer as n
 from tandem.delta.datafiles.bloom_filters import can_be_filtered, filter_options
 from tandem.delta.datafiles.float_bounds import leaves_of, parquet_leaves, summaries
-from tandem.delta.datafiles.reader import TableFormat
-from tandem.delta.datafiles.rowgroups import footer as n
-from tandem.delta.datafiles.rowgroups.footer import (
+from tandem.delta.datafiles.footer import (
     ColumnChunk,
     FileFooter,
     FooterInvalid,
@@ -29,6 +28,7 @@ from tandem.delta.datafiles.rowgroups.footer import (
     parse,
     read_footer,
 )
+from tandem.delta.datafiles.reader import TableFormat
 from tandem.delta.datafiles.rowgroups.joined import ChunkSource
 from tandem.delta.datafiles.rowgroups.schema import CODECS, FileColumn, Unfit, file_columns
 from tandem.delta.datafiles.writer import arrow_writer, encoded_as, kept_dictionary

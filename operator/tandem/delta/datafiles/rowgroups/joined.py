@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, Final, Self, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tandem.delta.datafiles import footer as footers
 from tandem.delta.datafiles import thrift
 from tandem.delta.datafiles.file_errors import missing, unreadable
 from tandem.delta.datafiles.float_bounds import (
@@ -28,26 +29,27 @@ from tandem.delta.datafiles.float_bounds import (
     leaves_of,
     summaries,
 )
-from tandem.delta.datafiles.footer import with_floats
-from tandem.delta.datafiles.page_walk import ColumnPages, PageDamaged, require_pages
-from tandem.delta.datafiles.reader import DataFileReader, TableFormat, arrow_schema, read_whole
-from tandem.delta.datafiles.rowgroups import footer as footers
-from tandem.delta.datafiles.rowgroups.footer import (
+from tandem.delta.datafiles.footer import (
     MAGIC,
     TAIL,
     ByteRange,
     ColumnChunk,
     FileFooter,
     FooterInvalid,
-    Placed,
     RowGroup,
+    parse,
+    read_footer,
+)
+from tandem.delta.datafiles.footer_edit import (
+    Placed,
     footer_bytes,
     group_at,
     group_of,
     offset_index_at,
-    parse,
-    read_footer,
+    with_floats,
 )
+from tandem.delta.datafiles.pages import ColumnPages, PageDamaged, require_pages
+from tandem.delta.datafiles.reader import DataFileReader, TableFormat, arrow_schema, read_whole
 from tandem.delta.datafiles.stats import from_footer
 from tandem.delta.datafiles.writer import Describe, WrittenFile, logged, new_path
 from tandem.errors import DataFileMissing, ObjectNotFound, StorageError

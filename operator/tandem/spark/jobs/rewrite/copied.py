@@ -22,8 +22,8 @@ from typing import Self
 import pyarrow as pa
 
 from tandem.delta.datafiles.file_errors import missing
+from tandem.delta.datafiles.footer import FileFooter, parse, read_footer
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat, read_whole
-from tandem.delta.datafiles.rowgroups.footer import FileFooter, parse, read_footer
 from tandem.delta.datafiles.rowgroups.joined import CopySource, FloatColumns, JoinedFile, copying
 from tandem.delta.datafiles.rowgroups.schema import (
     GROUP_BYTES,
