@@ -28,6 +28,7 @@ from tandem.spark.indexed import task_reads
 from tandem.spark.runtime.session import session_conf
 from tandem.spec import LakeTable
 from tandem.statements import to_spark_sql
+from tandem.statements.generate import quote_name
 from tandem.statements.statement import referenced
 from tandem.statements.tree import Call, Cast, Expr, walk
 from tandem.storage.paths import is_absolute, object_path, split_location
@@ -320,7 +321,7 @@ def _names(head: Head, columns: Sequence[str]) -> tuple[str, ...]:
 
 
 def _select(rows: DataFrame, names: Sequence[str]) -> DataFrame:
-    return rows.select(*("`" + name.replace("`", "``") + "`" for name in names))
+    return rows.select(*map(quote_name, names))
 
 
 def _index(

@@ -28,11 +28,11 @@ from tandem.spark.runtime.control import Control, job_table_format
 from tandem.spark.runtime.counters import Counter, prefix_of, reported
 from tandem.spark.runtime.frames import isolated_session, table_schema, write_rows
 from tandem.spark.runtime.ipc import to_file
-from tandem.spark.runtime.names import quoted_identifier
 from tandem.spark.runtime.row_files import MATCHES, open_input
 from tandem.spark.sources import readers, source_pin
 from tandem.spark.sources.options import checked
 from tandem.spark.sources.schema_alignment import align_columns, declared_char_types
+from tandem.statements.generate import quote_name
 from tandem.storage import Store
 from tandem.timeline.file_columns import rows_within
 
@@ -78,7 +78,7 @@ def restricted(
         *(
             F.concat(
                 F.lit(f"{name}="),
-                F.coalesce(F.col(quoted_identifier(name)).cast("string"), F.lit("NULL")),
+                F.coalesce(F.col(quote_name(name)).cast("string"), F.lit("NULL")),
             )
             for name in columns
         ),
@@ -108,7 +108,7 @@ def _within(schema: StructType, scope: RowScope) -> Column:
     types = {field.name.lower(): field for field in schema.fields}
     if scope.intervals:
         field = types[scope.time_column.lower()]
-        time = F.col(quoted_identifier(field.name))
+        time = F.col(quote_name(field.name))
         found &= any_of([_between(time, field.dataType, *each) for each in scope.intervals])
     if scope.partitions:
         found &= any_of([_of_partition(types, each) for each in scope.partitions])
@@ -139,7 +139,7 @@ def _as_stored(field: StructField) -> Column:
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
     from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
 
-    column = F.col(quoted_identifier(field.name))
+    column = F.col(quote_name(field.name))
     if isinstance(field.dataType, T.StringType | T.BinaryType):
         return F.when(F.length(column) > 0, column)
     return column

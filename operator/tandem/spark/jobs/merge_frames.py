@@ -16,12 +16,12 @@ from tandem.jobs.formats import SOURCE_IDS, InputFile, MergeJob, SourceJob
 from tandem.spark.runtime.control import Control
 from tandem.spark.runtime.frames import read_rows, table_schema
 from tandem.spark.runtime.listing import ListedSource, check_unique_names
-from tandem.spark.runtime.names import quoted_identifier
 from tandem.spark.sources import readers, source_pin
 from tandem.spark.sources.options import check_option_names, source_job
 from tandem.spark.sources.row_hash import with_identity
 from tandem.spark.sources.schema_alignment import by_name, check_columns
 from tandem.spark.sources.source_pin import SourcePin
+from tandem.statements.generate import quote_name
 from tandem.statements.merge import SOURCE, TABLE, Clause, MergeStatement, parse_merge
 from tandem.statements.types import Schema
 
@@ -97,10 +97,10 @@ def _together(frames: Sequence[DataFrame], schema: StructType, job: SourceJob) -
             if own is None:
                 column = F.lit(None).cast(types[key])
             elif own.dataType == types[key]:
-                column = F.col(quoted_identifier(own.name))
+                column = F.col(quote_name(own.name))
             else:
                 column = by_name(
-                    F.col(quoted_identifier(own.name)),
+                    F.col(quote_name(own.name)),
                     own.dataType,
                     types[key],
                     job.source_location,
@@ -237,11 +237,7 @@ def _value(clause: Clause, name: str, sides: Sides) -> Column:
 
     text = clause.set_sql.get(name)
     if text is None:
-        return (
-            F.lit(None)
-            if clause.action == "Insert"
-            else F.col(f"{TABLE}.{quoted_identifier(name)}")
-        )
+        return F.lit(None) if clause.action == "Insert" else F.col(f"{TABLE}.{quote_name(name)}")
     wanted = sides.schema[name].dataType
     if clause.every and not isinstance(wanted, AtomicType):
         found = next(f for f in sides.source.schema.fields if f.name.lower() == name.lower())
@@ -312,9 +308,7 @@ def several_matches(
     rows = read_rows(control, spark, [inputs[input_]], needed, 0, hidden=True)
     row = rows.filter(F.col(POSITION) == position).alias(TABLE)
     both = row.join(sides.source, F.expr(statement.on_sql), "inner")
-    shown = [
-        F.first(F.col(f"{TABLE}.{quoted_identifier(k)}").cast("string")).alias(k) for k in keys
-    ]
+    shown = [F.first(F.col(f"{TABLE}.{quote_name(k)}").cast("string")).alias(k) for k in keys]
     found = both.agg(F.count(F.lit(1)).alias("__tandem_count"), *shown).collect()[0]
     values = ", ".join(f"{key} = {str(found[key])[:80]}" for key in keys)
     file = inputs[input_].logged_path

@@ -22,13 +22,13 @@ from tandem.pruning.selection import KEY_TYPES
 from tandem.spark.runtime.control import Control, job_table_format
 from tandem.spark.runtime.ipc import to_file
 from tandem.spark.runtime.listing import ListedSource, check_unique_names, decoding_error, types_in
-from tandem.spark.runtime.names import quoted_identifier
 from tandem.spark.runtime.row_files import open_input
 from tandem.spark.sources.options import check_option_names
 from tandem.spark.sources.readers import SourceFiles, delta_files, parquet_files
 from tandem.spark.sources.row_hash import with_arrow_identity
 from tandem.spark.sources.source_pin import SourcePin
 from tandem.statements import tree
+from tandem.statements.generate import quote_name
 from tandem.statements.local import LocalMerge, NeedsSpark, compile_merge
 from tandem.statements.local.rows import NOT_OURS
 from tandem.statements.merge import SOURCE, MergeStatement, parse_merge
@@ -206,10 +206,10 @@ def measure(source: DataFrame, merge: MergeStatement) -> SourceSize:
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
     from pyspark.sql import types as T  # noqa: N812 - as above
 
-    rows = source.select(*map(quoted_identifier, _copied(source, merge)))
+    rows = source.select(*map(quote_name, _copied(source, merge)))
     sizes = [F.lit(0)]
     for field in rows.schema.fields:
-        column = F.col(quoted_identifier(field.name))
+        column = F.col(quote_name(field.name))
         if isinstance(field.dataType, T.StringType | T.BinaryType):
             sizes.append(F.octet_length(column))
         elif not isinstance(field.dataType, T.AtomicType | T.NullType):
@@ -227,7 +227,7 @@ def copy_all_rows(
     names = _copied(source, merge)
     if not names or size.rows > MAX_ROWS or size.bytes > MAX_BYTES:
         return None
-    rows = source.select(*map(quoted_identifier, names)).toArrow()
+    rows = source.select(*map(quote_name, names)).toArrow()
     return put(control, rows, source.schema.json(), round_, complete=True)
 
 
@@ -247,8 +247,8 @@ def bounds(
     if not names:
         return None
     found = source.agg(
-        *(F.min(quoted_identifier(name)).alias(f"least {name}") for name in names),
-        *(F.max(quoted_identifier(name)).alias(f"greatest {name}") for name in names),
+        *(F.min(quote_name(name)).alias(f"least {name}") for name in names),
+        *(F.max(quote_name(name)).alias(f"greatest {name}") for name in names),
     ).toArrow()
     ends = [found.select([f"{end} {n}" for n in names]) for end in ("least", "greatest")]
     rows = [end.rename_columns(names) for end in ends]

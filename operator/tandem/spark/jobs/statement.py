@@ -33,9 +33,9 @@ from tandem.spark.runtime.frames import (
     write_rows,
 )
 from tandem.spark.runtime.ipc import to_file
-from tandem.spark.runtime.names import quoted_identifier
 from tandem.spark.runtime.row_files import HIDDEN, MATCHES, InputSplit, logged_partition_values
 from tandem.spark.runtime.written_facts import store_facts
+from tandem.statements.generate import quote_name
 from tandem.statements.local import NeedsSpark
 
 if TYPE_CHECKING:
@@ -262,7 +262,7 @@ def _statement(rows: DataFrame, job: StatementJob, schema: StructType) -> DataFr
     columns = [
         F.expr(chosen[f.name.lower()]).cast(f.dataType).alias(f.name)
         if f.name.lower() in chosen
-        else F.col(quoted_identifier(f.name))
+        else F.col(quote_name(f.name))
         for f in schema.fields
     ]
     return found.select(*columns, *hidden)

@@ -36,10 +36,10 @@ from tandem.spark.runtime.control import Control
 from tandem.spark.runtime.datasource import get_work, task_number
 from tandem.spark.runtime.frames import isolated_session, save_rows, table_schema
 from tandem.spark.runtime.listing import ListedSource
-from tandem.spark.runtime.names import quoted_identifier
 from tandem.spark.sources import readers, source_pin
 from tandem.spark.sources.options import checked
 from tandem.spark.sources.schema_alignment import align_columns, declared_char_types
+from tandem.statements.generate import quote_name
 from tandem.storage import Store
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ def _written(control: Control, rows: DataFrame, job: UpsertJob) -> BlockWriteRes
 
     from tandem.spark.runtime.datasource import STRIPE_BYTES
 
-    keys = [F.col(quoted_identifier(key)) for key in job.keys]
+    keys = [F.col(quote_name(key)) for key in job.keys]
     # A partition that is read has about `STRIPE_BYTES`.
     size = rows.rdd.getNumPartitions() * STRIPE_BYTES
     tasks = max(1, math.ceil(size / max(job.max_block_bytes, 1)))

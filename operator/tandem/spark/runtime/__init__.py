@@ -12,5 +12,4 @@ Must not import a job or a source. Credentials come from the environment only.
     listing       the files at a location, and the columns in names of folders
     counters      progress of tasks
     ipc           Arrow tables as bytes
-    names         quoted column names
 """

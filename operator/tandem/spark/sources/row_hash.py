@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tandem.jobs.formats import SOURCE_IDS
-from tandem.spark.runtime.names import quoted_identifier
+from tandem.statements.generate import quote_name
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -37,7 +37,7 @@ def with_identity(source: DataFrame) -> DataFrame | None:
         if values is None:
             return None
         known += values
-    nulls = [F.col(quoted_identifier(field.name)).isNull() for field in fields]
+    nulls = [F.col(quote_name(field.name)).isNull() for field in fields]
     return source.select(
         "*", *(F.xxhash64(F.lit(name), *nulls, *known).alias(name) for name in SOURCE_IDS)
     )
@@ -47,7 +47,7 @@ def _values(field: StructField) -> list[Column] | None:
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
     from pyspark.sql import types as T  # noqa: N812 - as above
 
-    column = F.col(quoted_identifier(field.name))
+    column = F.col(quote_name(field.name))
     if isinstance(field.dataType, T.StringType):
         return [column.cast("binary")]
     if isinstance(field.dataType, T.FloatType | T.DoubleType):

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from tandem.delta.char_types import declared
 from tandem.delta.protocol import is_reserved_column
 from tandem.errors import InvalidSpec, StatementFailed
-from tandem.spark.runtime.names import quoted_identifier
 from tandem.spark.sources.text_casts import each_leaf, refusal, value_or_error, with_keys
 from tandem.statements.coercion import assignment_loss
+from tandem.statements.generate import quote_name
 from tandem.statements.types import NULL, STRING, decimal
 from tandem.statements.types import SqlType as StatementType
 
@@ -121,7 +121,7 @@ def align_columns(
             column = F.lit(None).cast(wanted.dataType)
         else:
             column = by_name(
-                F.col(quoted_identifier(found.name)),
+                F.col(quote_name(found.name)),
                 found.dataType,
                 wanted.dataType,
                 location,
