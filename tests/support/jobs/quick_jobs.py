@@ -47,9 +47,8 @@ from tandem.spark.jobs.rewrite.copied import decoded
 from tandem.spark.jobs.rewrite.sorted_bins import sort_bin
 from tandem.spark.jobs.statement import serve
 from tandem.spark.runtime import control
-from tandem.spark.runtime.control import Control, job_table_format, output_file
+from tandem.spark.runtime.control import Control, job_table_format, output_file, to_file
 from tandem.spark.runtime.frames import dead_rows
-from tandem.spark.runtime.ipc import to_file
 from tandem.spark.runtime.row_files import InputSplit, RowFiles, RowsWork
 from tandem.spark.runtime.written_facts import store_facts
 

@@ -25,8 +25,7 @@ from tandem.errors import CountMismatch
 from tandem.jobs.formats import EditRound, InputFile, JobTable, RoundRequest, SidecarRef
 from tandem.jobs.results import JobResult
 from tandem.rowmap.positions import Positions, span, to_bitmap
-from tandem.spark.runtime.control import Control, job_table_format, output_file
-from tandem.spark.runtime.ipc import to_file
+from tandem.spark.runtime.control import Control, job_table_format, output_file, to_file
 from tandem.spark.runtime.written_facts import FileDescriber, store_facts
 from tandem.storage.paths import object_path
 from tandem.storage.store import Store, side_by_side

@@ -24,10 +24,15 @@ from tandem.jobs.formats import IngestJob, InputFile, JobSpec, ReplaceJob, RowSc
 from tandem.jobs.results import JobProgress, JobResult
 from tandem.rowmap.positions import Positions
 from tandem.spark.jobs.statement import serve
-from tandem.spark.runtime.control import Control, job_table_format
-from tandem.spark.runtime.counters import Counter, prefix_of, reported
+from tandem.spark.runtime.control import (
+    Control,
+    Counter,
+    job_table_format,
+    prefix_of,
+    reported,
+    to_file,
+)
 from tandem.spark.runtime.frames import isolated_session, table_schema, write_rows
-from tandem.spark.runtime.ipc import to_file
 from tandem.spark.runtime.row_files import MATCHES, open_input
 from tandem.spark.sources import readers, source_pin
 from tandem.spark.sources.options import checked

@@ -27,9 +27,15 @@ from tandem.pruning.selection import KEY_TYPES
 from tandem.reconcile.matches import KEPT
 from tandem.spark.jobs.local_statement import TaskFiles, in_tasks, live_rows, rows_of_input, runs
 from tandem.spark.jobs.merge_source import ArrowSource, compiled
-from tandem.spark.runtime.control import Control, job_table_format, output_file
-from tandem.spark.runtime.counters import Counter, prefix_of
-from tandem.spark.runtime.ipc import to_file, to_stream
+from tandem.spark.runtime.control import (
+    Control,
+    Counter,
+    job_table_format,
+    output_file,
+    prefix_of,
+    to_file,
+    to_stream,
+)
 from tandem.spark.runtime.row_files import (
     HIDDEN,
     MATCHES,

@@ -24,9 +24,15 @@ from tandem.delta.dv import from_base64
 from tandem.errors import InvalidStatement, TandemError
 from tandem.jobs.formats import InputFile, JobSpec, StatementJob
 from tandem.jobs.results import OutputFile
-from tandem.spark.runtime.control import Control, job_table_format, output_file
-from tandem.spark.runtime.counters import Counter, prefix_of, reported
-from tandem.spark.runtime.ipc import to_stream
+from tandem.spark.runtime.control import (
+    Control,
+    Counter,
+    job_table_format,
+    output_file,
+    prefix_of,
+    reported,
+    to_stream,
+)
 from tandem.spark.runtime.row_files import (
     HIDDEN,
     MATCHES,

@@ -19,8 +19,7 @@ from tandem.errors import StorageError
 from tandem.jobs.formats import SOURCE_IDS, SOURCE_IS_WHOLE, SOURCE_SCHEMA, JobSpec, MergeJob
 from tandem.jobs.results import SidecarRef
 from tandem.pruning.selection import KEY_TYPES
-from tandem.spark.runtime.control import Control, job_table_format
-from tandem.spark.runtime.ipc import to_file
+from tandem.spark.runtime.control import Control, job_table_format, to_file
 from tandem.spark.runtime.listing import ListedSource, check_unique_names, decoding_error, types_in
 from tandem.spark.runtime.row_files import open_input
 from tandem.spark.sources.options import check_option_names

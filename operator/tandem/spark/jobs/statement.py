@@ -23,7 +23,7 @@ from tandem.jobs.formats import InputFile, StatementJob
 from tandem.jobs.results import JobResult, OutputFile, SidecarRef
 from tandem.spark.jobs.edits import edit_round, maker_of
 from tandem.spark.jobs.local_statement import FoundRows, compiled, find_rows, in_tasks, joined
-from tandem.spark.runtime.control import Control, translate
+from tandem.spark.runtime.control import Control, to_file, translate
 from tandem.spark.runtime.frames import (
     cardinality,
     isolated_session,
@@ -32,7 +32,6 @@ from tandem.spark.runtime.frames import (
     table_schema,
     write_rows,
 )
-from tandem.spark.runtime.ipc import to_file
 from tandem.spark.runtime.row_files import HIDDEN, MATCHES, InputSplit, logged_partition_values
 from tandem.spark.runtime.written_facts import store_facts
 from tandem.statements.generate import quote_name

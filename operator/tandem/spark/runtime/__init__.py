@@ -2,7 +2,8 @@
 
 Must not import a job or a source. Credentials come from the environment only.
 
-    control       reads the job, writes the result exactly once; ends with its engine
+    control       reads the job, writes the result exactly once; progress, Arrow tables
+                  as bytes, the end of the engine
     session       finds Java, pins the session's settings; local jobs one after the other
     frames        rows of a table as DataFrames
     schemas       Spark's schema of a table
@@ -10,6 +11,4 @@ Must not import a job or a source. Credentials come from the environment only.
     row_files     writes rows to data files
     written_facts facts of these files, for the index
     listing       the files at a location, and the columns in names of folders
-    counters      progress of tasks
-    ipc           Arrow tables as bytes
 """

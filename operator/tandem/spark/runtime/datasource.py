@@ -34,9 +34,15 @@ from tandem.delta.dv import from_base64
 from tandem.errors import ManifestInvalid, StorageError
 from tandem.jobs.formats import Format, InputFile
 from tandem.jobs.results import OutputFile
-from tandem.spark.runtime.control import Control, encode, job_table_format, output_file
-from tandem.spark.runtime.counters import Counter
-from tandem.spark.runtime.ipc import to_file, to_stream
+from tandem.spark.runtime.control import (
+    Control,
+    Counter,
+    encode,
+    job_table_format,
+    output_file,
+    to_file,
+    to_stream,
+)
 from tandem.spark.runtime.listing import decoding_error
 from tandem.spark.runtime.row_files import (
     HIDDEN,

@@ -12,8 +12,7 @@ from pyroaring import BitMap64
 from tandem.delta.dv import from_base64
 from tandem.errors import JobFailed, ObjectNotFound
 from tandem.jobs.formats import Format, InputFile, JobTable, TimeBorders
-from tandem.spark.runtime.control import Control
-from tandem.spark.runtime.counters import prefix_of, reported
+from tandem.spark.runtime.control import Control, prefix_of, reported
 from tandem.spark.runtime.session import session_conf
 
 if TYPE_CHECKING:

@@ -30,8 +30,7 @@ from tandem.spark.jobs.rewrite.copied import (
     live_batches,
     write_in_order,
 )
-from tandem.spark.runtime.control import job_table_format
-from tandem.spark.runtime.counters import Counter, prefix_of
+from tandem.spark.runtime.control import Counter, job_table_format, prefix_of
 from tandem.spark.runtime.frames import dead_rows
 from tandem.spark.runtime.written_facts import FileDescriber
 from tandem.storage import Store

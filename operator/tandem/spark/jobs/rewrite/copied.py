@@ -38,7 +38,7 @@ from tandem.delta.datafiles.writer import Describe, ParquetDataWriter, WrittenFi
 from tandem.delta.protocol import asks_for_deletion_vectors
 from tandem.errors import CountMismatch, ObjectNotFound
 from tandem.jobs.formats import InputFile, JobBin
-from tandem.spark.runtime.counters import Counter
+from tandem.spark.runtime.control import Counter
 from tandem.spark.runtime.frames import dead_rows
 from tandem.storage import Store, open_store
 from tandem.storage.paths import object_path
