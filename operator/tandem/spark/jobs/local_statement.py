@@ -8,7 +8,7 @@ for rows on which Spark raises, or may do so: Spark then evaluates all rows.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -30,9 +30,9 @@ from tandem.spark.runtime.control import (
     job_table_format,
     output_file,
     prefix_of,
-    reported,
     to_stream,
 )
+from tandem.spark.runtime.frames import reported_splits
 from tandem.spark.runtime.row_files import (
     HIDDEN,
     MATCHES,
@@ -95,14 +95,8 @@ def in_tasks(
             # Returned, not raised: Spark would convert it to a stack trace in a string.
             return error
 
-    def done(counts: Mapping[int, int]) -> tuple[int, int]:
-        read = [split for number, n in counts.items() for split in tasks[number][:n]]
-        size = sum(inputs[split.input].size / split.parts for split in read)
-        return int(sum(1 / split.parts for split in read) + 1e-6), int(size)
-
-    total = len(inputs), sum(i.size for i in inputs)
     found: list[A] = []
-    with reported(control, stage, total, done, round_):
+    with reported_splits(control, stage, inputs, tasks, round_):
         order = range(len(tasks))
         if context is None:
             answers = [task(number) for number in order]
