@@ -32,7 +32,7 @@ from tandem.operations.machine.events import Point
 from tandem.operations.ports import Ports
 from tandem.spark.jobs import local_statement
 from tandem.spark.jobs.rewrite.bins import MEMORY
-from tandem.spark.launch.in_process import InProcessJobs, needs_no_spark
+from tandem.spark.launch.local import InProcessJobs, needs_no_spark
 from tandem.spark.runtime.control import Control, encode
 from tandem.spec.status import Phase
 

@@ -13,6 +13,6 @@ Depends on a file and a schema only: not on the log or on deletion vectors.
     footer_edit      a footer amended, or with row groups at other places
     pages            headers of pages, their checksums, and how much they hold
     thrift           Thrift's compact protocol
-    float_bounds     bounds of floats that are safe for data skipping in every reader
-    stats            Delta statistics from a footer
+    stats            Delta statistics from a footer, and bounds of floats that are safe for data
+                     skipping in every reader
 """

@@ -17,7 +17,6 @@ from functools import partial
 from typing import Any
 
 from tandem.delta.datafiles import thrift
-from tandem.delta.datafiles.float_bounds import FloatBounds, FloatStatistics
 from tandem.delta.datafiles.footer import (
     C_INDEX,
     C_INDEX_SIZE,
@@ -56,6 +55,7 @@ from tandem.delta.datafiles.footer import (
     FooterInvalid,
     RowGroup,
 )
+from tandem.delta.datafiles.stats import FloatBounds, FloatStatistics
 from tandem.delta.datafiles.thrift import EncodedField
 
 _LENGTH = 4

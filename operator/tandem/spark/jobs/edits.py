@@ -20,7 +20,7 @@ from pyroaring import BitMap64
 from tandem.delta import dv
 from tandem.delta.datafiles.reader import TableFormat
 from tandem.delta.datafiles.rowgroups.edited import EditedFile, FileEditor
-from tandem.delta.datafiles.rowgroups.new_values import NewValues
+from tandem.delta.datafiles.rowgroups.encoded import NewValues
 from tandem.errors import CountMismatch
 from tandem.jobs.formats import EditRound, InputFile, JobTable, RoundRequest, SidecarRef
 from tandem.jobs.results import JobResult

@@ -6,7 +6,6 @@ decoding and encoding it. Nothing here reads the log, or decides what is compact
 
     schema      whether the columns of two files are the same, and those of our writer
     joined      writes one file of row groups and columns of others, and reads it back
-    new_values  new values of rows, and how they take the place of a file's own
-    encoded     encodes columns of a row group as a file has them
+    encoded     new values of rows, and encodes columns of a row group as a file has them
     edited      edits of one file, each a new file
 """
