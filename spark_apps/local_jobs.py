@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from tandem.spark.runtime.job_loop import main
+from tandem.spark.runtime.session import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1]))

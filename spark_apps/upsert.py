@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from tandem.spark.jobs.upsert import job
+from tandem.spark.jobs import upsert
 from tandem.spark.runtime.control import Control, main
 from tandem.spark.runtime.session import job_session
 
@@ -12,7 +12,7 @@ from tandem.spark.runtime.session import job_session
 def run(control: Control) -> None:
     name = f"tandem-upsert-{control.spec.operation_id}-{control.spec.attempt}"
     with job_session(name) as spark:
-        job.run(control, spark)
+        upsert.run(control, spark)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,8 @@ from tandem.operations.attempt.records import AttemptRecord
 from tandem.operations.machine.events import Effect, Event, Point
 from tandem.operations.session.identity import identify
 from tandem.spark.application import template as templates
-from tandem.spark.application.manifest import ApplicationSettings, JobOwner, JobPlacement, build
+from tandem.spark.application.manifest import build
+from tandem.spark.application.port import ApplicationSettings, JobOwner, JobPlacement
 from tandem.spec.labels import RETRY_ANNOTATION
 from tandem.spec.status import Phase
 

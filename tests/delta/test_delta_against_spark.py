@@ -28,7 +28,7 @@ from tandem.locks.store import InProcessLocks
 from tandem.operations.ports import Ports, SystemClock, SystemNonces
 from tandem.operations.tables.adopt import adopt, open_table
 from tandem.pruning.selection import Selection
-from tandem.spark.launch.in_process import InProcessJobs
+from tandem.spark.launch.local import InProcessJobs
 from tandem.spec import LakeTable, load_text
 from tandem.spec.status import Phase
 from tandem.statements import parse_where

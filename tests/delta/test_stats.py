@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from support.lake.arrow_schema import to_arrow
 from support.some import few
 from tandem.delta.actions import AddFile
-from tandem.delta.datafiles.float_bounds import FloatBounds
-from tandem.delta.datafiles.stats import from_footer
+from tandem.delta.datafiles.stats import FloatBounds, from_footer
 from tandem.delta.log import files
 from tandem.delta.schema import Field, PrimitiveType, StructType, parse
 from tandem.delta.stats import mark_bounds_wide, num_records

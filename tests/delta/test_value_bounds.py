@@ -30,8 +30,8 @@ from support.values.readers import (
 )
 from support.values.tables import by_our_writer
 from tandem.delta.datafiles import writer
-from tandem.delta.datafiles.float_bounds import FloatBounds
-from tandem.delta.datafiles.footer import with_floats
+from tandem.delta.datafiles.footer_edit import with_floats
+from tandem.delta.datafiles.stats import FloatBounds
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.partitions import partition_texts, to_scalar
 from tandem.delta.schema import PrimitiveType

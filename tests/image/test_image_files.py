@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from image import trim
-from tandem.spark.application.manifest import ApplicationSettings
+from tandem.spark.application.port import ApplicationSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = Path(sysconfig.get_path("purelib"))

@@ -27,7 +27,7 @@ from tandem.index import Query
 from tandem.index.server.client import RemoteIndex
 from tandem.index.server.config import AccessConfig, ServerConfig, TableConfig, written
 from tandem.index.server.transport import Connection
-from tandem.spark.application.service import BESIDE
+from tandem.spark.application.manifest import SERVICE_BESIDE
 from tandem.storage import open_store
 
 TABLES = few(20, 1_000)
@@ -190,7 +190,7 @@ def test_Xe_beyond_the_limit_those_asked_for_least_recently_are_dropped(
         assert min(held) >= f"t{TABLES - len(held) - 16:04}"
         resident, threads = process.resident_mib, process.threads
         # What a pod has beside its JVM: more would end it.
-        assert resident < (2 * fit * size + BESIDE) / MIB
+        assert resident < (2 * fit * size + SERVICE_BESIDE) / MIB
     with capsys.disabled():
         sys.stdout.write(
             f"\n{TABLES:,} tables, {fit} of which fit: {len(held)} held, "

@@ -14,8 +14,8 @@ from support.waiting import LIMIT_S, await_that
 from tandem.jobs.runner import JobPhase, JobRequest, JobRunner, JobStatus
 from tandem.kube.client.api import SYNCED, Api, ResourcePath, follow
 from tandem.kube.dev.controller import DevSettings, run_dev
-from tandem.spark.application.manifest import ApplicationSettings, JobOwner, JobPlacement, build
-from tandem.spark.application.status import state_of
+from tandem.spark.application.manifest import build
+from tandem.spark.application.port import ApplicationSettings, JobOwner, JobPlacement, state_of
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster

@@ -25,7 +25,8 @@ from support.waiting import await_that
 from tandem.errors import AccessDenied, Reason, SparkMissing
 from tandem.jobs.formats import JobBin, RewriteJob
 from tandem.jobs.runner import JobPhase, JobRequest
-from tandem.spark.application.manifest import JobOwner, JobPlacement, build, classify
+from tandem.spark.application.manifest import build
+from tandem.spark.application.port import JobOwner, JobPlacement, classify
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -26,8 +26,8 @@ from tandem.kube.job_pool.config_maps import ConfigMaps, PoolsUnusable
 from tandem.kube.job_pool.pools import JobPools
 from tandem.kube.job_pool.runner import PooledRunner
 from tandem.kube.metrics.collectors import Metrics
-from tandem.spark.application.manifest import JobOwner, JobPlacement, KubeflowApplications
-from tandem.spark.application.port import ApplicationSettings
+from tandem.spark.application.manifest import KubeflowApplications
+from tandem.spark.application.port import ApplicationSettings, JobOwner, JobPlacement
 from tandem.spec.labels import JOB_POOL_LABEL
 
 RULES = PoolRules(slots=2)

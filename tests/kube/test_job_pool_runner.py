@@ -33,7 +33,8 @@ from tandem.kube.job_pool.config_maps import ConfigMaps
 from tandem.kube.job_pool.pools import JobPools
 from tandem.kube.job_pool.runner import PooledRunner
 from tandem.kube.metrics.collectors import Metrics
-from tandem.spark.application.manifest import JobOwner, JobPlacement, KubeflowApplications
+from tandem.spark.application.manifest import KubeflowApplications
+from tandem.spark.application.port import JobOwner, JobPlacement
 from tandem.turns import Turn, Turns
 
 Json = dict[str, Any]

@@ -29,8 +29,8 @@ from tandem.jobs.runner import JobPhase, JobRequest
 from tandem.kube.client.api import Api
 from tandem.kube.controllers import spark_jobs
 from tandem.kube.controllers.spark_jobs import ApplicationCache, ApplicationRunner, trimmed
-from tandem.spark.application.manifest import JobOwner, JobPlacement, KubeflowApplications, build
-from tandem.spark.application.sizes import GIB
+from tandem.spark.application.manifest import GIB, KubeflowApplications, build
+from tandem.spark.application.port import JobOwner, JobPlacement
 
 Json = dict[str, Any]
 

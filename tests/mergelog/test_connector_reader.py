@@ -42,11 +42,10 @@ from tandem.mergelog.create import ensure_log
 from tandem.mergelog.state.log_table import LogSettings, MergeLog
 from tandem.mergelog.view import MergedView
 from tandem.mergelog.writer import LogWriter
-from tandem.spark.connector import reader as reader_
+from tandem.spark.connector import source as reader_
 from tandem.spark.connector import source as source_
 from tandem.spark.connector.options import read_options
-from tandem.spark.connector.reader import ViewReader, ViewVersion, opened
-from tandem.spark.connector.source import TandemSource
+from tandem.spark.connector.source import TandemSource, ViewReader, ViewVersion, opened
 from tandem.storage import open_store
 
 Row = tuple[Any, ...]

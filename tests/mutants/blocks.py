@@ -149,7 +149,7 @@ BLOCKS = (
     Mutant(
         "filter-on-any-column-leaves-out-blocks",
         "a filter leaves out blocks only if it is on keys: the record may beat one that it keeps",
-        "spark/connector/reader.py",
+        "spark/connector/source.py",
         "all_of(on_columns(where, view.settings.keys))",
         "all_of(where)",
         _REAL,

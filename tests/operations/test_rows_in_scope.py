@@ -25,7 +25,7 @@ from tandem.operations.kinds.row_scope import ScopedRows
 from tandem.operations.model import Identity, Table, Work
 from tandem.pruning.scope import TimeScope
 from tandem.rowmap.positions import to_bitmap
-from tandem.spark.jobs.replace import file_rows
+from tandem.spark.jobs import ingest
 from tandem.spark.runtime.control import Control, encode
 
 DAY_MS = 86_400_000
@@ -85,7 +85,7 @@ def test_the_job_finds_the_rows_that_the_engine_finds(
         here: dict[str, BitMap64] = {}
         scope = TimeScope(intervals, ("ts",), type_)
         ScopedRows(control.store, "ts", scope, here).read(snapshot, [add])
-        by_job = to_bitmap(file_rows.rows_of(control.store, control.spec, input_))
+        by_job = to_bitmap(ingest.rows_of(control.store, control.spec, input_))
     assert by_job == here[add.logged_path]
     shown = [t if t is None or type_ != "date" else t // DAY_US * DAY_US for t in times]
     pieces = [(piece.start_ms, piece.end_ms) for piece in intervals.pieces]
@@ -103,7 +103,7 @@ def loaded(folder: Path, found: list[int] | None) -> dict[str, BitMap64]:
     result = JobResult(operation_id=job_files.OPERATION, attempt=1)
     if found is not None:
         positions = np.array(found, np.int64)
-        result = file_rows.with_matches(control, result, [input_], [positions])
+        result = ingest.with_matches(control, result, [input_], [positions])
     identity = Identity(job_files.OPERATION, "TableReplace", "", "x", "", {})
     work = Work(identity, Table(control.store, None, "LakeTable/t"))  # type: ignore[arg-type]
     work.plan, work.job = PlanRecord.model_construct(), control.spec

@@ -17,7 +17,7 @@ from pyroaring import BitMap64
 
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat, arrow_schema
 from tandem.delta.datafiles.rowgroups.edited import EditedFile, FileEditor
-from tandem.delta.datafiles.rowgroups.new_values import NewValues
+from tandem.delta.datafiles.rowgroups.encoded import NewValues
 from tandem.storage import Store, open_store
 
 Row = dict[str, Any]

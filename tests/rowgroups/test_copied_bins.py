@@ -27,7 +27,7 @@ from tandem.locks.store import InProcessLocks
 from tandem.operations.machine.events import Point
 from tandem.operations.ports import Ports
 from tandem.spark.jobs.rewrite import bins
-from tandem.spark.launch.in_process import InProcessJobs
+from tandem.spark.launch.local import InProcessJobs
 from tandem.spec.status import Phase
 from tandem.text import counted
 

@@ -13,20 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rowgroups.writers import WRITERS, footer_of, pyarrow, rows
+from tandem.delta.datafiles import footer as footers
+from tandem.delta.datafiles import footer as n
 from tandem.delta.datafiles import thrift
-from tandem.delta.datafiles.rowgroups import footer as footers
-from tandem.delta.datafiles.rowgroups import footer as n
-from tandem.delta.datafiles.rowgroups.footer import (
-    FileFooter,
-    FooterInvalid,
-    Placed,
-    footer_bytes,
-    group_at,
-    list_bytes,
-    offset_index_at,
-    parse,
-    read_footer,
-)
+from tandem.delta.datafiles.footer import FileFooter, FooterInvalid, parse, read_footer
+from tandem.delta.datafiles.footer_edit import Placed, footer_bytes, group_at, offset_index_at
 from tandem.delta.datafiles.thrift import EncodedField, struct_bytes
 
 
@@ -166,7 +157,7 @@ def _numbers(**fields: int) -> list[EncodedField]:
 
 
 def _list(id_: int, structs: Sequence[bytes]) -> EncodedField:
-    return EncodedField(id_, thrift.LIST, list_bytes(structs))
+    return EncodedField(id_, thrift.LIST, thrift.list_bytes(structs))
 
 
 def _group(columns: list[bytes]) -> bytes:

@@ -14,8 +14,7 @@ from rowgroups.joining import joined
 from rowgroups.writers import TABLE, by_parquet_go, rows
 from support.lake.memory_store import MemoryStore
 from support.parquet.pages import Page, flip, page_of, pages
-from tandem.delta.datafiles import page_walk
-from tandem.delta.datafiles.page_walk import CRC, ColumnPages, PageDamaged, require_pages
+from tandem.delta.datafiles.pages import CRC, ColumnPages, PageDamaged, has_checksum, require_pages
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat
 from tandem.delta.datafiles.rowgroups.joined import JoinedFile
 from tandem.delta.schema import Field, PrimitiveType, StructType, parse
@@ -271,7 +270,7 @@ def test_a_small_row_group_is_one_request(tmp_path: Path) -> None:
 
 
 def test_a_large_row_group_is_read_in_pieces(wide: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_walk, "_FAR", 100_000)
+    monkeypatch.setattr("tandem.delta.datafiles.pages._FAR", 100_000)
     found = Requests(wide)
     columns = columns_of(wide)
     require_pages(found.source, columns)
@@ -285,8 +284,8 @@ def test_a_large_row_group_is_read_in_pieces(wide: Path, monkeypatch: pytest.Mon
 def test_every_page_is_verified_however_pieces_cut_it(
     wide: Path, monkeypatch: pytest.MonkeyPatch, ahead: int, distant: bool
 ) -> None:
-    monkeypatch.setattr(page_walk, "_NEAR", ahead)
-    monkeypatch.setattr(page_walk, "_FAR", ahead)
+    monkeypatch.setattr("tandem.delta.datafiles.pages._NEAR", ahead)
+    monkeypatch.setattr("tandem.delta.datafiles.pages._FAR", ahead)
     whole = wide.read_bytes()
     found = pages(wide)
     for page in (found[0], found[len(found) // 2], found[-1]):
@@ -312,7 +311,7 @@ def test_a_range_is_read_wherever_the_position_is(wide: Path) -> None:
 @pytest.mark.parametrize("header", [b"", b"\x00", b"\x15", b"\xff" * 64, b"\x15\x80"])
 def test_bytes_that_are_no_header_have_no_checksum(header: bytes) -> None:
     """Who decodes them says what they are."""
-    assert not page_walk.has_checksum(header)
+    assert not has_checksum(header)
 
 
 def test_nothing_is_written_of_a_row_group_that_is_damaged(

@@ -32,13 +32,9 @@ from security.hostile_templates import (
 )
 from tandem.errors import InvalidSpec
 from tandem.jobs.runner import JobRequest
-from tandem.spark.application.manifest import (
-    ApplicationSettings,
-    JobOwner,
-    JobPlacement,
-    KubeflowApplications,
-)
+from tandem.spark.application.manifest import KubeflowApplications
 from tandem.spark.application.policy import TemplatePolicy, violations
+from tandem.spark.application.port import ApplicationSettings, JobOwner, JobPlacement
 
 REQUEST = JobRequest("tandem-1", "rewrite", "s3://lake/t", "job.json", operation_id="1")
 OWNER = JobOwner("tandem.dev/v1alpha1", "TableCompaction", "nightly", "uid")

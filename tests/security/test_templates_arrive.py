@@ -24,14 +24,9 @@ from security.generated_templates import expected_properties, templates
 from support.some import few
 from tandem.errors import InvalidSpec
 from tandem.jobs.runner import JobRequest
-from tandem.spark.application.manifest import (
-    ApplicationSettings,
-    JobOwner,
-    JobPlacement,
-    KubeflowApplications,
-)
-from tandem.spark.application.policy import TemplatePolicy
-from tandem.spark.application.setting_checks import setting_allowed
+from tandem.spark.application.manifest import KubeflowApplications
+from tandem.spark.application.policy import TemplatePolicy, setting_allowed
+from tandem.spark.application.port import ApplicationSettings, JobOwner, JobPlacement
 from tandem.spark.runtime.session import launch_environment, session_conf, spark_home
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from mergelog.oracle import Event
 from simulator.merge_log import tables_of
 from tandem.errors import TandemError
 from tandem.jobs.formats import LogMergeJob, StitchJob, UpsertJob
-from tandem.spark.jobs import log_merge, stitch
-from tandem.spark.jobs.upsert import block_files
+from tandem.spark.jobs import block_files, log_merge, stitch
 from tandem.spark.runtime.control import Control
 
 

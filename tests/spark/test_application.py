@@ -10,14 +10,8 @@ import pytest
 
 from tandem.errors import InvalidSpec
 from tandem.jobs.runner import JobRequest
-from tandem.spark.application.manifest import (
-    ApplicationSettings,
-    JobOwner,
-    JobPlacement,
-    KubeflowApplications,
-    build,
-)
-from tandem.spark.application.sizes import GIB, MIB, sizes
+from tandem.spark.application.manifest import GIB, MIB, KubeflowApplications, build, job_sizes
+from tandem.spark.application.port import ApplicationSettings, JobOwner, JobPlacement
 from tandem.spark.application.template import OURS, merge
 from tandem.spark.runtime.session import session_conf
 from tandem.spec.labels import label_value
@@ -195,7 +189,7 @@ def test_a_large_job_has_executors() -> None:
     ],
 )
 def test_sizes(input_bytes: int, tasks: int, executors: int, heap_gib: int) -> None:
-    found = sizes(input_bytes, tasks=tasks)
+    found = job_sizes(input_bytes, tasks=tasks)
     assert (found.executors, found.driver.heap) == (executors, heap_gib * GIB)
     alone = found.executors == 0
     assert found.slots == (found.driver.cores if alone else executors * 2)

@@ -10,21 +10,21 @@ import yaml
 from tandem.errors import Reason
 from tandem.jobs.runner import JobRequest
 from tandem.spark.application.manifest import (
+    BYTES_PER_SLOT,
+    DRIVER_ALONE_BYTES,
+    GIB,
+    JOB_EXECUTOR_CORES,
+    LARGE_BYTES,
+    KubeflowApplications,
+    job_sizes,
+)
+from tandem.spark.application.port import (
+    STATES,
     ApplicationSettings,
     DriverTimeouts,
     JobOwner,
     JobPlacement,
-    KubeflowApplications,
 )
-from tandem.spark.application.sizes import (
-    BYTES_PER_SLOT,
-    DRIVER_ALONE_BYTES,
-    EXECUTOR_CORES,
-    GIB,
-    LARGE_BYTES,
-    sizes,
-)
-from tandem.spark.application.status import STATES
 from tandem.spark.application.template import OURS
 from tandem.spark.runtime.session import session_conf
 
@@ -60,10 +60,10 @@ def test_sizes() -> None:
     edges = [0, DRIVER_ALONE_BYTES, LARGE_BYTES]
     assert (edges[1], edges[2]) == (GIB, 100 * GIB)
     for (_, driver, _), input_bytes in zip(rows, edges, strict=True):
-        pod = sizes(input_bytes).driver
+        pod = job_sizes(input_bytes).driver
         cores, heap, beside = map(int, re.findall(r"\d+", driver)[:3])
         assert (cores, heap * GIB, beside * GIB) == (pod.cores, pod.heap, pod.overhead)
-    executor = sizes(GIB).executor
+    executor = job_sizes(GIB).executor
     match = re.search(r"An executor has (\d) cores, (\d) GiB heap and (\d) GiB", PAGE.read_text())
     assert match is not None
     assert [int(n) for n in match.groups()] == [
@@ -71,9 +71,9 @@ def test_sizes() -> None:
         executor.heap // GIB,
         executor.overhead // GIB,
     ]
-    assert BYTES_PER_SLOT * EXECUTOR_CORES == GIB  # "one per GiB"
+    assert BYTES_PER_SLOT * JOB_EXECUTOR_CORES == GIB  # "one per GiB"
     assert f"at most {ApplicationSettings().max_executors} " in rows[1][2]
-    assert sizes(LARGE_BYTES - 1).executors == ApplicationSettings().max_executors
+    assert job_sizes(LARGE_BYTES - 1).executors == ApplicationSettings().max_executors
 
 
 def test_reasons_and_patience() -> None:

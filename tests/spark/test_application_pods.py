@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tandem.jobs.runner import JobRequest
-from tandem.spark.application.manifest import ApplicationSettings, JobOwner, JobPlacement, build
+from tandem.spark.application.manifest import build
+from tandem.spark.application.port import ApplicationSettings, JobOwner, JobPlacement
 
 Json = dict[str, Any]
 

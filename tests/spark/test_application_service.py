@@ -11,7 +11,8 @@ import pytest
 from tandem.errors import InvalidSpec
 from tandem.index.server.config import TableConfig, read
 from tandem.kube.controllers.index_deployment import application, service, service_endpoint
-from tandem.spark.application.manifest import ApplicationSettings, KubeflowApplications
+from tandem.spark.application.manifest import KubeflowApplications
+from tandem.spark.application.port import ApplicationSettings
 from tandem.spark.jobs.index.server import driver_address
 from tandem.spec import IndexServer, parse
 

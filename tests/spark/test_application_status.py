@@ -8,8 +8,7 @@ import pytest
 
 from tandem.errors import OutOfMemory, Reason
 from tandem.jobs.runner import JobPhase
-from tandem.spark.application import status as status
-from tandem.spark.application.status import STATES, classify, needs_pod
+from tandem.spark.application.port import STATES, classify, needs_pod
 from tandem.spark.runtime.control import translate
 from tandem.spec.labels import LOG_ANNOTATION
 

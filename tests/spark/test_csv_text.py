@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.lake.memory_store import MemoryStore
-from tandem.spark.sources.text import lines
-from tandem.spark.sources.text.csv import CsvParser, CsvProblem, Dialect, Row, part_effect
-from tandem.spark.sources.text.lines import PartStart, TextFile, read_text
+from tandem.spark.sources import text_lines
+from tandem.spark.sources.csv_text import CsvParser, CsvProblem, Dialect, Row, part_effect
+from tandem.spark.sources.text_lines import PartStart, TextFile, read_text
 
 RFC = Dialect()
 BACKSLASH = Dialect(escape="\\")
@@ -103,11 +103,11 @@ def test_however_a_file_is_cut_its_rows_are_the_same(
     store = MemoryStore()
     store.put("f", data)
     dialect = Dialect()
-    before, lines.BLOCK_BYTES = lines.BLOCK_BYTES, block
+    before, text_lines.BLOCK_BYTES = text_lines.BLOCK_BYTES, block
     try:
         found = _in_parts(store, len(data), size, dialect)
     finally:
-        lines.BLOCK_BYTES = before
+        text_lines.BLOCK_BYTES = before
     whole = CsvParser(dialect, ("a", "b"))
     rows, numbers = whole.rows(out.getvalue())
     assert found == list(zip(rows, numbers, strict=True))
@@ -118,7 +118,7 @@ def _in_parts(
 ) -> list[tuple[Row, int]]:
     found: list[tuple[Row, int]] = []
     begin = PartStart(line=1)
-    for task in lines.plan([TextFile(path="f", size=length)], size):
+    for task in text_lines.plan([TextFile(path="f", size=length)], size):
         for split in task.splits:
             span = split.of(length)
             texts = list(read_text(store, "f", "utf-8", span.start, span.stop))

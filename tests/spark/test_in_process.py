@@ -30,9 +30,9 @@ from tandem.jobs.runner import SMALL_BYTES, JobPhase, JobRequest, JobStatus
 from tandem.locks.store import InProcessLocks
 from tandem.operations.machine.events import Point
 from tandem.operations.ports import Ports
-from tandem.spark.jobs import arrow_tasks
+from tandem.spark.jobs import local_statement
 from tandem.spark.jobs.rewrite.bins import MEMORY
-from tandem.spark.launch.in_process import InProcessJobs, needs_no_spark
+from tandem.spark.launch.local import InProcessJobs, needs_no_spark
 from tandem.spark.runtime.control import Control, encode
 from tandem.spec.status import Phase
 
@@ -198,7 +198,7 @@ def test_a_statement_that_needs_spark_is_passed_on(tmp_path: Path, where: str) -
 def test_a_statement_on_many_rows_is_passed_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrow_tasks, "MOST_ROWS_HERE", 39)
+    monkeypatch.setattr(local_statement, "MOST_ROWS_HERE", 39)
     others = OnSpark()
     jobs = InProcessJobs(others)
     _, request = statement_of(quick_lake.make(tmp_path), "`k` = 1")  # 40 rows

@@ -23,7 +23,7 @@ from tandem.errors import Reason
 from tandem.jobs.formats import IngestJob
 from tandem.spark.jobs import ingest
 from tandem.spark.runtime.control import Control, answer
-from tandem.spark.sources.text import lines
+from tandem.spark.sources import text_lines
 
 SOURCE = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["it's", None, "c,d"]})
 
@@ -203,8 +203,8 @@ def test_csv_records_of_another_length_are_errors(
 def test_csv_values_over_lines_are_one_value_wherever_a_file_is_cut(
     table: Path, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lines, "STRIPE_BYTES", 100)
-    monkeypatch.setattr(lines.plan, "__defaults__", (100,))
+    monkeypatch.setattr(text_lines, "STRIPE_BYTES", 100)
+    monkeypatch.setattr(text_lines.plan, "__defaults__", (100,))
     source = tmp_path / "s.csv"
     values = [f'"two, ""{n}\n{n},lines\r\n"' if n % 3 else f"plain {n}" for n in range(60)]
     source.write_bytes(("id,name\n" + "".join(f"{n},{v}\n" for n, v in enumerate(values))).encode())
@@ -383,8 +383,8 @@ def test_operations_from_s3_into_s3(
     lake = Lakes(spark, tmp_path, tmp_path / "templates").on_s3(s3_server)
     source = s3_server.open()
     for part in range(2):
-        lines = [f"{n},{n % 5},{n * 100}\n" for n in range(part * 10, part * 10 + 10)]
-        source.put(f"day {part}.csv", ("id,k,v\n" + "".join(lines)).encode())
+        text_lines = [f"{n},{n % 5},{n * 100}\n" for n in range(part * 10, part * 10 + 10)]
+        source.put(f"day {part}.csv", ("id,k,v\n" + "".join(text_lines)).encode())
         body = {
             "format": "Csv",
             "location": f"{source.location}/day%20{part}.csv",

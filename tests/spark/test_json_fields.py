@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tandem.spark.sources.text.json_fields import fields_of
+from tandem.spark.sources.json_text import fields_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

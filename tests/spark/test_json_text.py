@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.errors import InvalidSpec, StatementFailed
-from tandem.spark.sources.options import checked
-from tandem.spark.sources.text.json import (
+from tandem.spark.sources.json_text import (
     JsonOptions,
     JsonProblem,
     compact,
     parse,
     parse_thoroughly,
 )
-from tandem.spark.sources.text.json_rows import JsonRows, shape_of
+from tandem.spark.sources.options import checked
+from tandem.spark.sources.text_records import JsonRows, shape_of
 
 USUAL = JsonOptions()
 STRICT = JsonOptions(single_quotes=False, non_numeric=False)

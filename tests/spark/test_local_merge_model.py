@@ -21,8 +21,8 @@ from support.some import few
 from tandem.delta import dv
 from tandem.jobs.formats import InputFile, MergeClause
 from tandem.reconcile.matches import KEPT
-from tandem.spark.jobs.local_merge import source as local_source
-from tandem.spark.jobs.local_merge.rounds import MergeAnswer, execute
+from tandem.spark.jobs import merge_source as local_source
+from tandem.spark.jobs.local_merge import MergeAnswer, execute
 from tandem.spark.runtime.control import Control
 from tandem.spark.sources import source_pin
 from tandem.statements.local import NeedsSpark

@@ -18,14 +18,13 @@ from tandem.errors import StorageError
 from tandem.jobs.formats import JobBin, RewriteJob
 from tandem.jobs.results import JobProgress
 from tandem.spark.jobs.rewrite import job as rewrite
-from tandem.spark.runtime import counters
-from tandem.spark.runtime.control import Control
-from tandem.spark.runtime.counters import Counter, prefix_of, reported, task_counts
+from tandem.spark.runtime import control
+from tandem.spark.runtime.control import Control, Counter, prefix_of, reported, task_counts
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counters, "EVERY_SECONDS", 0.001)
+    monkeypatch.setattr(control, "EVERY_SECONDS", 0.001)
 
 
 @pytest.fixture
@@ -106,7 +105,7 @@ def test_a_bin_counts_its_files_one_by_one() -> None:
 def test_the_last_files_of_a_quick_bin_are_shown_when_it_ends(
     job: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counters, "EVERY_SECONDS", 3600.0)
+    monkeypatch.setattr(control, "EVERY_SECONDS", 3600.0)
     shown_by_each: list[dict[int, int]] = []
     found = prefix_of(job.spec.control_prefix)
     rewrite.run(job, Context(lambda: shown_by_each.append(task_counts(job.store, found))))  # type: ignore[arg-type]

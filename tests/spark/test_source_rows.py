@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tandem.jobs.formats import SOURCE_IDS, MergeClause
-from tandem.spark.jobs import source_copy
+from tandem.spark.jobs import merge_source
 from tandem.spark.sources.row_hash import with_identity
 from tandem.statements.merge import parse_merge
 from tandem.statements.types import Schema
@@ -74,7 +74,7 @@ def test_a_source_of_much_memory_is_not_collected(
 
     monkeypatch.setattr(type(source), "toArrow", collected)
     nowhere = cast("Control", None)
-    size = source_copy.measure(source, merge)
+    size = merge_source.measure(source, merge)
     assert size.rows == 3
     assert 3 * 12582912 < size.bytes < 3 * 12582912 + 1000
-    assert source_copy.copy_all_rows(nowhere, source, merge, size, 0) is None
+    assert merge_source.copy_all_rows(nowhere, source, merge, size, 0) is None

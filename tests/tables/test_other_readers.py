@@ -26,7 +26,7 @@ from support.values.readers import live_files
 from tandem.delta.datafiles.rowgroups import schema as fitness
 from tandem.locks.store import InProcessLocks
 from tandem.operations.ports import Ports
-from tandem.spark.launch.in_process import InProcessJobs
+from tandem.spark.launch.local import InProcessJobs
 from tandem.spec.status import Phase
 
 FILES: Mapping[str, WriteOptions] = {

@@ -17,7 +17,7 @@ from support.lake.lake import Lakes, result
 from support.lake.timed import TimedLake, hours, interval, join, without
 from tables.replaced import DAY_2, REST, S1, SR, made
 from tandem.delta.partitions import NULL_PARTITION
-from tandem.spark.jobs.replace.source_rows import any_of
+from tandem.spark.jobs.ingest import any_of
 from tandem.spec.resources import Operation
 from tandem.spec.status import Phase
 

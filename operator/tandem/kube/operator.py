@@ -40,12 +40,8 @@ from tandem.operations.model import Table
 from tandem.operations.ports import Clock, SystemClock, SystemNonces
 from tandem.operations.registry import import_kinds
 from tandem.operations.session.options import Interceptor, passthrough
-from tandem.spark.application.manifest import (
-    ApplicationBuilder,
-    JobOwner,
-    JobPlacement,
-    KubeflowApplications,
-)
+from tandem.spark.application.manifest import KubeflowApplications
+from tandem.spark.application.port import ApplicationBuilder, JobOwner, JobPlacement
 from tandem.spec.common import GROUP, VERSION, plural
 from tandem.spec.labels import AUTOMATIC_LABEL, KIND_LABEL, TABLE_LABEL, label_value
 from tandem.spec.resources import KINDS, Operation

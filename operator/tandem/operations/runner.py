@@ -103,8 +103,10 @@ def plan(
 
 def local_ports() -> Ports:
     """The ports for this machine, with locks in this process and local Spark."""
-    from tandem.spark.launch.in_process import InProcessJobs  # slow imports
-    from tandem.spark.launch.local import LocalRunner
+    from tandem.spark.launch.local import (
+        InProcessJobs,  # slow imports
+        LocalRunner,
+    )
 
     local = LocalRunner()
     return Ports(jobs=InProcessJobs(local), close=local.close)

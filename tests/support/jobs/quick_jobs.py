@@ -39,19 +39,16 @@ from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
 from tandem.mergelog.rows.blocks import converted
 from tandem.rowmap.binary_format import to_bytes
 from tandem.rowmap.rowmap import merge
-from tandem.spark.jobs import local_statement, log_merge, stitch
-from tandem.spark.jobs.arrow_tasks import in_tasks
+from tandem.spark.jobs import block_files, ingest, local_statement, log_merge, stitch
 from tandem.spark.jobs.edits import edit_round, maker_of
-from tandem.spark.jobs.replace import file_rows
+from tandem.spark.jobs.local_statement import in_tasks
 from tandem.spark.jobs.rewrite.bins import BinResult, rewrite_bin, row_map_of
-from tandem.spark.jobs.rewrite.decoded_rows import decoded
+from tandem.spark.jobs.rewrite.copied import decoded
 from tandem.spark.jobs.rewrite.sorted_bins import sort_bin
 from tandem.spark.jobs.statement import serve
-from tandem.spark.jobs.upsert import block_files
 from tandem.spark.runtime import control
-from tandem.spark.runtime.control import Control, job_table_format, output_file
+from tandem.spark.runtime.control import Control, job_table_format, output_file, to_file
 from tandem.spark.runtime.frames import dead_rows
-from tandem.spark.runtime.ipc import to_file
 from tandem.spark.runtime.row_files import InputSplit, RowFiles, RowsWork
 from tandem.spark.runtime.written_facts import store_facts
 
@@ -201,8 +198,8 @@ class QuickJobs:
     def publish(self, opened: Control, result: JobResult, inputs: Sequence[InputFile]) -> None:
         """Publish a result of a replace, with the rows of files that are in its scope."""
         if inputs:
-            found = [file_rows.rows_of(opened.store, opened.spec, file) for file in inputs]
-            result = file_rows.with_matches(opened, result, inputs, found)
+            found = [ingest.rows_of(opened.store, opened.spec, file) for file in inputs]
+            result = ingest.with_matches(opened, result, inputs, found)
         opened.publish(result)
         self.hook("published")
 

@@ -20,8 +20,7 @@ from tandem.errors import StatementFailed
 from tandem.jobs.formats import SOURCE_IDS, SOURCE_IS_WHOLE, SOURCE_SCHEMA, MergeJob
 from tandem.jobs.results import SidecarRef
 from tandem.reconcile.matches import KEPT
-from tandem.spark.runtime.control import Control
-from tandem.spark.runtime.ipc import to_file
+from tandem.spark.runtime.control import Control, to_file
 from tandem.spark.sources import source_pin
 from tandem.statements.merge import Clause, MergeStatement, parse_merge
 from tandem.statements.types import Schema

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from tandem.delta.datafiles.page_walk import CRC, DICTIONARY, SIZE, TYPE, headers
+from tandem.delta.datafiles.pages import CRC, DICTIONARY, SIZE, TYPE, headers
 
 
 @dataclass(frozen=True)

@@ -187,7 +187,7 @@ def operator(
     from tandem.kube.runtime.context import OperatorSettings
     from tandem.kube.runtime.slots import JobLimits
     from tandem.kube.tables.location_policy import LocationPolicy
-    from tandem.spark.application.manifest import ApplicationSettings
+    from tandem.spark.application.port import ApplicationSettings
 
     # Report an invalid rule before the start.
     LocationPolicy(tuple(allowed_locations or ()), tuple(allowed_endpoints or ()))

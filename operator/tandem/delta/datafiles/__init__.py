@@ -9,10 +9,10 @@ Depends on a file and a schema only: not on the log or on deletion vectors.
     times            dates and times as Spark reads them, or an error
     bloom_filters    bloom filters of new files
     rowgroups        package: row groups that are copied as bytes, and edits of files
-    footer           amends the Parquet footer while it is written
-    page_walk        headers of pages, and their checksums
-    pages            how much the pages of a file hold
+    footer           what a Parquet footer says
+    footer_edit      a footer amended, or with row groups at other places
+    pages            headers of pages, their checksums, and how much they hold
     thrift           Thrift's compact protocol
-    float_bounds     bounds of floats that are safe for data skipping in every reader
-    stats            Delta statistics from a footer
+    stats            Delta statistics from a footer, and bounds of floats that are safe for data
+                     skipping in every reader
 """

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tandem.delta.datafiles.conform import FieldIndex, is_array
-from tandem.delta.datafiles.page_walk import PageDamaged
+from tandem.delta.datafiles.pages import PageDamaged
 from tandem.delta.schema import (
     ArrayType,
     DataType,

@@ -7,7 +7,7 @@ ValueError, IndexError or RecursionError. No I/O.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -111,18 +111,51 @@ def structs(data: bytes, at: int, type_: int, wanted: Wanted) -> tuple[list[dict
     return items, at
 
 
+Reader = Callable[[bytes, int, int], tuple[Any, int]]
+"""(data, where a value begins, its type) → (the value, where it ends)."""
+
+
 def fields(data: bytes, at: int) -> tuple[list[EncodedField], int]:
     """(the fields of the struct that begins at `at`, where it ends)."""
+    found, _, end = fields_and(data, at, {})
+    return found, end
+
+
+def fields_and(
+    data: bytes, at: int, inner: Mapping[int, Reader]
+) -> tuple[list[EncodedField], dict[int, Any], int]:
+    """(the fields of the struct that begins at `at`, the values that were read by `inner`, where it
+    ends). The encoded values of the latter are left empty: each byte is read once."""
     found: list[EncodedField] = []
+    values: dict[int, Any] = {}
     last = 0
     while data[at] != STOP:
         last, type_, at = field_head(data, at, last)
-        end = after_field(data, at, type_)
-        found.append(EncodedField(last, type_, data[at:end]))
-        at = end
+        reader = inner.get(last)
+        value = b""
+        if reader is not None:
+            values[last], at = reader(data, at, type_)
+        else:
+            end = after_field(data, at, type_)
+            value, at = data[at:end], end
+        found.append(EncodedField(last, type_, value))
         if len(found) > MOST_FIELDS:
             raise ValueError(f"more than {MOST_FIELDS} fields of a struct before byte {at}")
-    return found, at + 1
+    return found, values, at + 1
+
+
+def each_of(read: Callable[[bytes, int], tuple[Any, int]]) -> Reader:
+    """A reader of a list of structs, each by `read`; it returns a list."""
+
+    def read_list(data: bytes, at: int, type_: int) -> tuple[list[Any], int]:
+        count, at = struct_list_head(data, at, type_)
+        found = []
+        for _ in range(count):
+            value, at = read(data, at)
+            found.append(value)
+        return found, at
+
+    return read_list
 
 
 def field_head(data: bytes, at: int, last: int) -> tuple[int, int, int]:
@@ -263,3 +296,19 @@ def varint_bytes(value: int) -> bytes:
 def binary_bytes(value: bytes) -> bytes:
     """Bytes with their length."""
     return varint_bytes(len(value)) + value
+
+
+def list_bytes(structs: Sequence[bytes]) -> bytes:
+    """A list of encoded structs."""
+    count = len(structs)
+    head = (
+        bytes([count << 4 | STRUCT])
+        if count < 15
+        else (bytes([0xF0 | STRUCT]) + varint_bytes(count))
+    )
+    return b"".join([head, *structs])
+
+
+def integer_bytes(value: int) -> bytes:
+    """A signed number."""
+    return varint_bytes(value << 1 if value >= 0 else (-value << 1) - 1)

@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 
 from tandem.delta.datafiles.conform import is_array, plain_list
 from tandem.delta.datafiles.file_errors import SchemaMismatch
-from tandem.delta.datafiles.page_walk import ColumnPages, damaged_page
+from tandem.delta.datafiles.footer_edit import without_int96
+from tandem.delta.datafiles.pages import ColumnPages, damaged_page
 from tandem.errors import UnsupportedFeature
 
 # INT96 timestamps, Spark's default, as exact microseconds.
@@ -39,8 +40,6 @@ LAST_DAY = (1 << 63) // DAY_US
 within as many days around zero."""
 
 _RECORD = np.dtype([("nanos", "<i8"), ("day", "<i4")])
-_INT96, _FIXED = 3, 7
-_I32 = 5
 
 
 def to_micros(array: Any, zone: str | None, *, resource: str, column: str) -> Any:
@@ -114,144 +113,9 @@ def with_bytes(metadata: Any) -> Any:
     metadata.write_metadata_file(sink)
     file = sink.getvalue()
     footer = file[4:-8]
-    changed = _splice(footer, sorted(_edits(footer)))
+    changed = without_int96(footer)
     whole = b"PAR1" + changed + len(changed).to_bytes(4, "little") + b"PAR1"
     return pq.read_metadata(pa.BufferReader(whole))
-
-
-_Edit = tuple[int, int, bytes]
-"""(start, end, replacement)."""
-
-
-def _splice(data: bytes, edits: list[_Edit]) -> bytes:
-    parts, at = [], 0
-    for start, end, new in edits:
-        parts += [data[at:start], new]
-        at = end
-    return b"".join([*parts, data[at:]])
-
-
-def _edits(footer: bytes) -> Iterator[_Edit]:
-    """FileMetaData: 2 is the list of SchemaElement, 4 that of RowGroup."""
-    cursor = _Cursor(footer)
-    for field, _type, _start in cursor.fields():
-        if field == 2:
-            for _ in range(cursor.list_length()):
-                yield from _schema_element(cursor)
-        elif field == 4:
-            for _ in range(cursor.list_length()):
-                yield from _row_group(cursor)
-
-
-def _schema_element(cursor: _Cursor) -> Iterator[_Edit]:
-    """1 is the type, 2 the length of fixed bytes. A field's header holds the difference of its
-    number from the previous one's, so the field after an inserted one changes, too."""
-    int96 = False
-    for field, _type, start in cursor.fields():
-        if field == 1:
-            value = cursor.at
-            int96 = cursor.integer() == _INT96
-            if int96:
-                yield value, cursor.at, bytes([_FIXED << 1])
-        elif int96:
-            int96 = False
-            length = bytes([12 << 1])
-            if field == 2:
-                value = cursor.at
-                cursor.integer()
-                yield value, cursor.at, length
-            else:
-                header = cursor.data[start]
-                yield start, start, bytes([1 << 4 | _I32]) + length
-                if header >> 4:
-                    yield start, start + 1, bytes([header - (1 << 4)])
-
-
-def _row_group(cursor: _Cursor) -> Iterator[_Edit]:
-    """RowGroup: 1 is the list of ColumnChunk, whose 3 is ColumnMetaData, whose 1 is the type."""
-    for field, _type, _start in cursor.fields():
-        if field != 1:
-            continue
-        for _ in range(cursor.list_length()):
-            for inner, _type, _start in cursor.fields():
-                if inner != 3:
-                    continue
-                for innermost, _type, _start in cursor.fields():
-                    if innermost == 1:
-                        value = cursor.at
-                        if cursor.integer() == _INT96:
-                            yield value, cursor.at, bytes([_FIXED << 1])
-
-
-class _Cursor:
-    """A place in data of Thrift's compact protocol."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.at = 0
-
-    def fields(self) -> Iterator[tuple[int, int, int]]:
-        """(number, type, where its header starts) of each field of a struct. A value that the
-        caller does not read is skipped."""
-        number = 0
-        while True:
-            start = self.at
-            header = self.data[start]
-            self.at += 1
-            if header == 0:
-                return
-            number = number + (header >> 4) if header >> 4 else self.integer()
-            value = self.at
-            yield number, header & 15, start
-            if self.at == value:
-                self._skip(header & 15)
-
-    def list_length(self) -> int:
-        return self._list()[0]
-
-    def integer(self) -> int:
-        number = self._varint()
-        return (number >> 1) ^ -(number & 1)
-
-    def _varint(self) -> int:
-        number = shift = 0
-        while True:
-            byte = self.data[self.at]
-            self.at += 1
-            number |= (byte & 127) << shift
-            if byte < 128:
-                return number
-            shift += 7
-
-    def _list(self) -> tuple[int, int]:
-        header = self.data[self.at]
-        self.at += 1
-        count = header >> 4
-        return (self._varint() if count == 15 else count), header & 15
-
-    def _skip(self, type_: int) -> None:
-        match type_:
-            case 1 | 2:  # booleans lie in the header
-                pass
-            case 3:
-                self.at += 1
-            case 4 | 5 | 6:
-                self._varint()
-            case 7:
-                self.at += 8
-            case 8:
-                length = self._varint()
-                self.at += length
-            case 9 | 10:
-                count, of = self._list()
-                for _ in range(count):
-                    # Booleans in a list have a byte each.
-                    self._skip(3 if of in (1, 2) else of)
-            case 12:
-                for _ in self.fields():
-                    pass
-            case _:
-                raise pa.ArrowInvalid(f"a footer with a field of Thrift type {type_}")
 
 
 # Reads dates and times of Parquet files exactly as Spark does, or refuses them.

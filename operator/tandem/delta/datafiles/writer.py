@@ -29,10 +29,9 @@ import pyarrow.parquet as pq
 
 from tandem.delta.datafiles.bloom_filters import FilterOptions, filter_options
 from tandem.delta.datafiles.conform import all_nullable, relabel
-from tandem.delta.datafiles.float_bounds import FloatBounds, has_float, paths_without_floats
-from tandem.delta.datafiles.footer import TailBuffer, with_floats
+from tandem.delta.datafiles.footer_edit import TailBuffer, with_floats
 from tandem.delta.datafiles.reader import TableFormat
-from tandem.delta.datafiles.stats import from_footer
+from tandem.delta.datafiles.stats import FloatBounds, from_footer, has_float, paths_without_floats
 from tandem.delta.partitions import NULL_PARTITION
 from tandem.delta.schema import Field, to_arrow_field
 from tandem.errors import UnsupportedFeature
@@ -426,7 +425,7 @@ def arrow_writer(
         # As Spark writes them: up to 18 digits in 4 or 8 bytes, whose bounds and dictionaries are
         # cheaper than those of byte arrays (a tenth of encoding lineitem).
         "store_decimal_as_integer": True,
-        # Those of floats come with the footer: Arrow's would hide NaN (`float_bounds`).
+        # Those of floats come with the footer: Arrow's would hide NaN (`stats.FloatBounds`).
         "write_statistics": paths_without_floats(schema),
         "use_dictionary": True if dictionary is None else list(dictionary),
     }

@@ -35,13 +35,13 @@ from tandem.kube.client.api import Api, Conflict, Forbidden, NotFound, ResourceP
 from tandem.kube.client.resources import is_owned
 from tandem.kube.controllers.spark_jobs import ApplicationCache
 from tandem.kube.runtime.context import OperatorContext
+from tandem.spark.application.manifest import SERVICE_EXECUTOR_CORES
 from tandem.spark.application.port import (
     ApplicationBuilder,
     JobOwner,
     JobPlacement,
     ServicePlacement,
 )
-from tandem.spark.application.service import EXECUTOR_CORES
 from tandem.spark.jobs.index.executors import slot_conf
 from tandem.spec.common import ResourceKey
 from tandem.spec.index import AccessMode, IndexServer
@@ -121,7 +121,7 @@ def application(
         disk=server.spec.disk,
         executors=server.spec.executors,
         token=server.spec.access.mode is AccessMode.SERVICE_ACCOUNT,
-        conf=slot_conf(EXECUTOR_CORES) if server.spec.executors else {},
+        conf=slot_conf(SERVICE_EXECUTOR_CORES) if server.spec.executors else {},
     )
     body = builder.build_service(request, placement, service)
     # These are of attempts of operations.

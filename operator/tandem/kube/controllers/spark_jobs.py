@@ -39,8 +39,7 @@ from tandem.kube.client.api import (
     ResourcePath,
 )
 from tandem.kube.client.resources import is_owned
-from tandem.spark.application.manifest import ApplicationBuilder, JobPlacement
-from tandem.spark.application.status import FINISHED, state_of
+from tandem.spark.application.port import FINISHED, ApplicationBuilder, JobPlacement, state_of
 from tandem.spec.labels import ENDPOINT_ANNOTATION, LOG_ANNOTATION
 from tandem.turns import waiting
 

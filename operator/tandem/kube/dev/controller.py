@@ -54,8 +54,8 @@ from tandem.kube.dev.request import (
     secrets_of,
     serves,
 )
-from tandem.spark.application import status as states
-from tandem.spark.application.status import FINISHED, driver_pod_name, state_of
+from tandem.spark.application import port as states
+from tandem.spark.application.port import FINISHED, driver_pod_name, state_of
 from tandem.spark.launch.local import LocalRunner
 from tandem.spec.labels import ENDPOINT_ANNOTATION, LOG_ANNOTATION, MANAGED_BY
 

@@ -52,7 +52,7 @@ from tandem.kube.client.api import (
     follow,
 )
 from tandem.spark.launch.pooled import Outcome, PooledJobs
-from tandem.spark.runtime.parent_watch import watch_parent
+from tandem.spark.runtime.control import watch_parent
 
 CONFIG_MAPS: Final = ResourcePath("", "v1", "configmaps")
 LOOK_S: Final = 1.0

@@ -47,8 +47,13 @@ from tandem.kube.controllers.spark_jobs import ApplicationCache, ApplicationRunn
 from tandem.kube.job_pool.config_maps import ConfigMaps, PoolsUnusable
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.metrics.families import PooledState, PoolEnd
-from tandem.spark.application.port import ApplicationBuilder, JobOwner, JobPlacement
-from tandem.spark.application.status import COMPLETED, state_of
+from tandem.spark.application.port import (
+    COMPLETED,
+    ApplicationBuilder,
+    JobOwner,
+    JobPlacement,
+    state_of,
+)
 from tandem.spark.runtime.session import SHORT_JOB_BYTES
 from tandem.spec.labels import JOB_POOL_LABEL
 from tandem.turns import locked, waiting

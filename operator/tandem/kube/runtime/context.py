@@ -28,7 +28,7 @@ from tandem.locks.store import LockStore
 from tandem.operations.model import Table
 from tandem.operations.ports import Clock, Nonces, Processes
 from tandem.operations.session.options import Interceptor, passthrough
-from tandem.spark.application.manifest import ApplicationSettings
+from tandem.spark.application.port import ApplicationSettings
 from tandem.spec.common import ResourceKey
 from tandem.spec.resources import Operation
 

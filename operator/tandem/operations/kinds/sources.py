@@ -31,8 +31,8 @@ from tandem.operations.attempt import paths, records
 from tandem.operations.model import SourceAccess, Work
 from tandem.remedies import HEADER_AND_SEP
 from tandem.spark.runtime.listing import FolderColumn, lacking
+from tandem.spark.sources.json_text import fields_of
 from tandem.spark.sources.options import checked, storage_options
-from tandem.spark.sources.text.json_fields import fields_of
 from tandem.spec.update import Source, SourceFormat
 from tandem.statements.coercion import assignment_loss
 from tandem.statements.types import Schema, SchemaColumn, SqlType, delta_name
@@ -189,7 +189,7 @@ def _columns(
                 outside = _checked(lacking(columns, names), file, meta.path)
                 yield SourceColumns(meta.path, _with_folders(table, names, outside))
         return
-    from tandem.spark.sources.text.lines import read_text
+    from tandem.spark.sources.text_lines import read_text
 
     encoding = given.get("encoding", "utf-8")
     for file, meta in enumerate(files):

@@ -3,7 +3,7 @@
 They contain settings that affect a job's pods and Spark's performance in them. Everything else is
 refused: it may take effect in the pod of the Spark operator, which submits with its own privileges,
 and a later version of Spark or of the Spark operator may add such settings. An administrator adds
-to them with `--template-allow`. `docs/template-policy.md` is generated from here; `setting_checks`
+to them with `--template-allow`. `docs/template-policy.md` is generated from here; `policy`
 reads them.
 """
 

@@ -1,43 +1,36 @@
-"""The `SparkApplication` of an attempt: built from a job request, and read as a job's status.
-
-Pure: knows the API of Kubeflow's Spark operator (`sparkoperator.k8s.io/v1beta2`, v2.5.1), but no
-client. An implementation of `ApplicationBuilder` (`tandem.spark.application.port`).
-
-An application is written once: the Spark operator runs it again after nearly every change of its
-spec, so nothing here creates a patch.
-"""
+"""`SparkApplication`s of jobs, of index servers and of pools: builds them, and reads jobs back."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import ceil
 from typing import Any, Final
 
 from tandem.errors import InvalidSpec
 from tandem.jobs.runner import JobRequest, JobStatus
 from tandem.json_types import Json
-from tandem.spark.application import pool as pools
-from tandem.spark.application import service as services
 from tandem.spark.application import template as templates
-from tandem.spark.application.policy import TemplatePolicy, require_listed, require_restricted
-from tandem.spark.application.port import ApplicationBuilder as ApplicationBuilder
-from tandem.spark.application.port import ApplicationSettings as ApplicationSettings
-from tandem.spark.application.port import JobOwner as JobOwner
-from tandem.spark.application.port import JobPlacement as JobPlacement
-from tandem.spark.application.port import ServicePlacement as ServicePlacement
-from tandem.spark.application.setting_checks import check_patterns
-from tandem.spark.application.sizes import MIB, JobSizes, PodSize, sizes
-from tandem.spark.application.status import (
+from tandem.spark.application.policy import (
+    TemplatePolicy,
+    check_patterns,
+    require_listed,
+    require_restricted,
+)
+from tandem.spark.application.port import (
     DRIVER_CONTAINER,
     EXECUTOR_CONTAINER,
     FINISHED,
+    ApplicationSettings,
+    JobOwner,
+    JobPlacement,
+    ServicePlacement,
+    classify,
     driver_pod_name,
     needs_pod,
     state_of,
 )
-from tandem.spark.application.status import DriverTimeouts as DriverTimeouts
-from tandem.spark.application.status import classify as classify
 from tandem.spark.runtime.session import SHORT_JOB_BYTES, session_conf
 from tandem.spec.common import API_VERSION
 from tandem.spec.labels import (
@@ -48,6 +41,194 @@ from tandem.spec.labels import (
     OPERATION_LABEL,
     label_value,
 )
+
+# The sizes of a job's driver and executors, from the input of its plan. Pure.
+#
+# Data is decoded and encoded by Python workers outside the JVM's heap, one per concurrent task, so
+# the memory *beside* the heap (`memoryOverhead`) grows with the number of concurrent tasks, and the
+# heap hardly does. A small job needs no executors at all: in Spark's driver-pod-only mode the
+# driver runs the tasks, which saves the start of a second pod and its JVM.
+
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+DRIVER_ALONE_BYTES = SHORT_JOB_BYTES
+"""Jobs that read less than this run in the driver only (and with the first compiler tier)."""
+LARGE_BYTES = 100 * GIB
+"""Jobs that read more than this have a larger driver heap: it holds the answers of all tasks."""
+BYTES_PER_SLOT = 512 * MIB
+"""An executor core pays for its start if it reads about this much."""
+JOB_EXECUTOR_CORES = 2
+WORKER_BYTES = GIB
+"""Memory of a Python worker: decoded batches of several inputs, and the row groups it writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodSize:
+    """Cores, JVM heap, and memory beside it, in bytes."""
+
+    cores: int
+    heap: int
+    overhead: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobSizes:
+    """`executors` 0: the driver runs the tasks itself."""
+
+    driver: PodSize
+    executor: PodSize
+    executors: int
+
+    @property
+    def slots(self) -> int:
+        """Concurrent tasks."""
+        return self.executors * self.executor.cores or self.driver.cores
+
+
+def job_sizes(
+    input_bytes: int,
+    *,
+    tasks: int = 0,
+    cores: int = 2,
+    heap: int = 0,
+    max_executors: int = 8,
+    distributed: bool = False,
+) -> JobSizes:
+    """The table of `docs/spark-applications.md`.
+
+    Args:
+        input_bytes: what the job reads, 0 if unknown.
+        tasks: parts of the work, 0 if unknown; no more slots than these.
+        cores: those of a driver without executors.
+        heap: the driver's heap in bytes, instead of the table's.
+        max_executors: the maximum number of executors, at least 1.
+        distributed: use executors in any case, since the template requests them.
+    """
+    executor = PodSize(JOB_EXECUTOR_CORES, 2 * GIB, JOB_EXECUTOR_CORES * WORKER_BYTES)
+    if not distributed and (input_bytes < DRIVER_ALONE_BYTES or tasks == 1):
+        # A single task does not run faster than in the driver.
+        driver = PodSize(cores, heap or GIB, cores * WORKER_BYTES)
+        return JobSizes(driver, executor, 0)
+    slots = max(ceil(input_bytes / BYTES_PER_SLOT), 1)
+    slots = min(slots, tasks) if tasks else slots
+    large = input_bytes >= LARGE_BYTES
+    driver = PodSize(1, heap or (4 if large else 2) * GIB, (2 if large else 1) * GIB)
+    return JobSizes(driver, executor, min(ceil(slots / JOB_EXECUTOR_CORES), max(max_executors, 1)))
+
+
+# What makes an application of Spark one that serves until it is deleted. Pure.
+#
+# It differs from a job: it is started again whenever it ends, is never removed by a time to live,
+# gets its credentials as files (a Secret a folder, so that two tables can have different ones), and
+# its driver's pod is what a Service selects.
+
+
+SERVICE_HEAP: Final = 512 * MIB
+"""Of the driver: no data passes through its JVM."""
+SERVICE_BESIDE: Final = 512 * MIB
+"""Memory of the Python process beside what it holds: interpreter, requests, answers under way."""
+_RETRY_S: Final = 10
+_SCRATCH: Final = "tandem-tmp"
+SERVICE_EXECUTOR_CORES: Final = 1
+
+
+def service_sizes(service: ServicePlacement) -> Json:
+    """What a template of the resource may still change."""
+    size = {"memory": f"{SERVICE_HEAP // MIB}m", "memoryOverhead": f"{_holding(service)}m"}
+    spec: Json = {"driver": {"cores": 2, **size}}
+    if service.executors:
+        spec["executor"] = {"cores": SERVICE_EXECUTOR_CORES, "instances": service.executors, **size}
+        spec["sparkConf"] = dict(service.conf)
+    return {"spec": spec}
+
+
+def service_application(body: Json, service: ServicePlacement) -> Json:
+    """The application of a job, made to serve; no template can change this. Raises: InvalidSpec if
+    a template has put something else where ours goes."""
+    spec = body["spec"]
+    spec["restartPolicy"] = {
+        "type": "Always",
+        "onFailureRetryInterval": _RETRY_S,
+        "onSubmissionFailureRetryInterval": _RETRY_S,
+    }
+    spec.pop("timeToLiveSeconds", None)
+    key, value = service.pod_label
+    body["metadata"]["labels"][key] = value
+    spec["driver"]["labels"] = {**(spec["driver"].get("labels") or {}), key: value}
+    for part, name in (("driver", DRIVER_CONTAINER), ("executor", EXECUTOR_CONTAINER)):
+        if part == "executor" and not service.executors:
+            continue
+        inner = spec[part]["template"]["spec"]
+        container = next(each for each in inner["containers"] if each["name"] == name)
+        _mount(inner, container, service, f"spec.sparkTemplate.spec.{part}.template.spec")
+    driver = spec["driver"]["template"]["spec"]
+    if service.token:
+        # The driver asks the cluster who its callers are.
+        driver.pop("automountServiceAccountToken", None)
+    container = next(each for each in driver["containers"] if each["name"] == DRIVER_CONTAINER)
+    container["readinessProbe"] = {"tcpSocket": {"port": service.port}, "periodSeconds": 5}
+    return body
+
+
+def _mount(inner: Json, container: Json, service: ServicePlacement, field: str) -> None:
+    """Add a folder for each Secret, and room for answers."""
+    volumes, mounts = inner.setdefault("volumes", []), container.setdefault("volumeMounts", [])
+    _require_lists(volumes, mounts, field)
+    for number, name in enumerate(service.secrets):
+        volume = f"tandem-secret-{number}"
+        volumes.append({"name": volume, "secret": {"secretName": name}})
+        mounts.append({"name": volume, "mountPath": f"{service.folder}/{name}", "readOnly": True})
+    for volume in volumes:
+        if volume.get("name") == _SCRATCH and "emptyDir" in volume:
+            volume["emptyDir"] = {"sizeLimit": str(service.disk)}
+
+
+def _require_lists(volumes: Any, mounts: Any, field: str) -> None:
+    for path, found in ((f"{field}.volumes", volumes), (f"{field}.volumeMounts", mounts)):
+        if not isinstance(found, Sequence) or isinstance(found, str):
+            raise InvalidSpec(
+                "is not a list",
+                field=path,
+                found=type(found).__name__,
+                expected="a list, as in a pod",
+                remedy="Correct it, or remove it",
+            )
+
+
+def _holding(service: ServicePlacement) -> int:
+    """Memory beside the JVM's heap, in MiB."""
+    return (service.memory + SERVICE_BESIDE) // MIB
+
+
+# What makes an application of Spark one that does the jobs of a pool. Pure.
+#
+# It differs from a job: its driver reads in the cluster which jobs to do, so it has its account's
+# token, and its Python process holds what several jobs need.
+
+
+POOL_BESIDE: Final = GIB
+"""Memory of the driver's Python process beside the workers."""
+
+
+def pool_application(body: Json) -> Json:
+    """The application of a job, made to do the jobs of a pool."""
+    for owner in body["metadata"]["ownerReferences"]:
+        # Some clusters ask for a further right for it.
+        del owner["blockOwnerDeletion"]
+    body["spec"]["driver"]["template"]["spec"].pop("automountServiceAccountToken", None)
+    return body
+
+
+# The `SparkApplication` of an attempt: built from a job request, and read as a job's status.
+#
+# Pure: knows the API of Kubeflow's Spark operator (`sparkoperator.k8s.io/v1beta2`, v2.5.1), but no
+# client. An implementation of `ApplicationBuilder` (`tandem.spark.application.port`).
+#
+# An application is written once: the Spark operator runs it again after nearly every change of its
+# spec, so nothing here creates a patch.
+
 
 # Additions to the pods of an application beyond its template: credentials, no privileges, and a
 # writable volume. Pure.
@@ -203,9 +384,9 @@ class KubeflowApplications:
             resource=placement.resource,
             service_account=placement.service_account,
         )
-        layer = services.sizes(service)
+        layer = service_sizes(service)
         whole = replace(placement, template=templates.merge(layer, placement.template or {}))
-        return services.complete(build(request, whole, self.settings), service)
+        return service_application(build(request, whole, self.settings), service)
 
     def build_pool(self, request: JobRequest, placement: JobPlacement) -> Json:
         self.check(
@@ -213,7 +394,7 @@ class KubeflowApplications:
             resource=placement.resource,
             service_account=placement.service_account,
         )
-        return pools.complete(build(request, placement, self.settings, beside=pools.BESIDE))
+        return pool_application(build(request, placement, self.settings, beside=POOL_BESIDE))
 
     def classify(
         self,
@@ -255,7 +436,7 @@ def build(
     user_spec = users.get("spec") or {}
     driver = user_spec.get("driver") or {}
     distributed = _asks_for_executors(user_spec, conf)
-    size = sizes(
+    size = job_sizes(
         request.input_bytes,
         tasks=request.tasks,
         cores=_whole(driver.get("cores") or conf.get("spark.driver.cores"), request.cores),

@@ -4,10 +4,9 @@
 of the store in their environment. Not for jobs of operations, which read files that the engine has
 chosen (`tandem.spark.runtime.datasource`).
 
-    source   the data source, and `register`
+    source   the data source, and `register`: the merged view as tasks, without the files that
+             filters leave out
     options  the options of reads and writes
-    filters  filters that Spark pushes, as conditions that leave out files
-    reader   the merged view as tasks
     writer   appends to the log: streams and single writes
 """
 

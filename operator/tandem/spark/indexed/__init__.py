@@ -3,9 +3,8 @@
 Data pages are read by Delta's own scan, and executors need nothing of this package, unless a caller
 chooses `in_tasks`.
 
-    reading     `read`
-    delta_scan  Delta's scan over chosen files: the only module that knows Delta's classes
-    meaning     whether a session means by a condition what we mean
+    reading     `read`: whether a session means by a condition what we mean, and Delta's scan over
+                chosen files
     task_reads  each task asks for its own files, and reads them
 """
 

@@ -6,11 +6,16 @@ Delta's scan over chosen files, Delta chooses them, too: the rows are the same.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 import structlog
 
+from tandem.delta.log.codec import encode_action
+from tandem.delta.log.files import to_adds
 from tandem.delta.scan import column_names
 from tandem.errors import InvalidSpec
 from tandem.index import Query, TableIndex, open_index
@@ -18,17 +23,202 @@ from tandem.index.answers import Splits
 from tandem.index.library import IndexReader, condition
 from tandem.index.server.client import Fallback, ServerAddress, address_of, index_of
 from tandem.index.window import Head
-from tandem.spark.indexed import delta_scan, task_reads
-from tandem.spark.indexed.delta_scan import DeltaScanMissing
-from tandem.spark.indexed.meaning import require_meaning
+from tandem.spark.indexed import task_reads
+from tandem.spark.runtime.session import session_conf
 from tandem.spec import LakeTable
 from tandem.statements import to_spark_sql
+from tandem.statements.generate import quote_name
 from tandem.statements.statement import referenced
-from tandem.statements.tree import Expr
-from tandem.storage.paths import is_absolute, object_path
+from tandem.statements.tree import Call, Cast, Expr, walk
+from tandem.storage.paths import is_absolute, object_path, split_location
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+
+# Whether a session means by a condition what we mean.
+#
+# Jobs pin settings in sessions of their own (`tandem.spark.runtime.session`). A user's session is
+# not ours to change: a setting that would change which rows match is refused by its name.
+
+
+_ZONE: Final = "spark.sql.session.timeZone"
+_SUBSTITUTE: Final = "spark.sql.variable.substitute"
+_OF_OTHER_THINGS: Final = ("spark.sql.storeAssignmentPolicy", "spark.sql.runSQLOnFiles")
+"""Of writes, and of names of tables."""
+
+
+def require_meaning(session: SparkSession, where: Expr) -> None:
+    """Raises: InvalidSpec that names the setting, its value and the required one."""
+    for key, expected in session_conf().items():
+        if key in _OF_OTHER_THINGS or (key == _ZONE and not uses_time_zone(where)):
+            continue
+        # Generated text has no other `$` than in names.
+        if key == _SUBSTITUTE and "${" not in to_spark_sql(where):
+            continue
+        found = session.conf.get(key, None)
+        if found != expected:
+            raise InvalidSpec(
+                "the session has a setting that changes which rows match",
+                resource="where",
+                field=key,
+                found=found,
+                expected=expected,
+                remedy=f'Run session.conf.set("{key}", "{expected}"), or read in a '
+                "session.newSession() that has it",
+            )
+
+
+def uses_time_zone(where: Expr) -> bool:
+    """Whether the session's time zone may matter: to a function, to a cast from or to a timestamp,
+    or where a timestamp meets another type. Literals have a zone of their own."""
+    for node in walk(where):
+        types = {child.type.name for child in node.children()}
+        if isinstance(node, Call):
+            return True
+        if isinstance(node, Cast):
+            types.add(node.type.name)
+        if "timestamp" in types and len(types - {"null"}) > 1:
+            return True
+    return False
+
+
+# Delta's own scan over chosen files, by `DeltaLog.createDataFrame`.
+#
+# That is no public API of Delta: this is the only module that names classes of Delta, and raises
+# `DeltaScanMissing` wherever one is absent or differs, so that callers can read in another way.
+# Known to work with delta-spark 4.4 (`org.apache.spark.sql.delta.DeltaLog`, "Integration"), whose
+# jars are the user's. Delta's state of the table is never reconstructed: its snapshot gives
+# metadata and protocol only, and the files are ours.
+
+
+_AT_ONCE = 10_000
+"""Files in one text that the JVM parses: bounds the memory of this process."""
+
+_UNUSED = ("stats", "tags")
+"""What a scan does not need of a file."""
+
+
+class DeltaScanMissing(Exception):
+    """This session has no such scan; the message says why."""
+
+
+def scan(session: SparkSession, splits: Splits) -> DataFrame:
+    """All live rows of some files of one version, as `format("delta")` gives them.
+
+    Raises: DeltaScanMissing.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    jvm = getattr(session, "_jvm", None)
+    if jvm is None:
+        raise DeltaScanMissing("a session of Spark Connect has no JVM here")
+    try:
+        with _active(session, jvm):
+            return _scan(session, jvm, splits)
+    except (Py4JError, PySparkException) as error:
+        # The classes are there but differ. What is wrong with the table itself fails again, with
+        # the same message, where the caller reads in another way.
+        raise DeltaScanMissing(str(error).splitlines()[0][:300]) from error
+
+
+def spark_location(session: SparkSession, location: str) -> str:
+    """A table's location as Hadoop's `Path` takes it: decoded, and `s3a` where the session has no
+    file system for `s3`."""
+    scheme, authority, path = split_location(location)
+    jsc = getattr(session, "_jsc", None)
+    if scheme == "s3" and (jsc is None or jsc.hadoopConfiguration().get("fs.s3.impl") is None):
+        scheme = "s3a"
+    return f"{scheme}://{authority}{path}"
+
+
+def _scan(session: SparkSession, jvm: Any, splits: Splits) -> DataFrame:
+    from pyspark.sql.classic.dataframe import DataFrame
+
+    delta = jvm.org.apache.spark.sql.delta
+    location = spark_location(session, splits.head.location)
+    log = _known(delta.DeltaLog).forTable(session._jsparkSession, location)
+    snapshot = _snapshot(jvm, log, splits.head)
+    files = _files(session, jvm, splits.files)
+    return DataFrame(log.createDataFrame(snapshot, files, False, jvm.scala.Option.empty()), session)
+
+
+def _snapshot(jvm: Any, log: Any, head: Head) -> Any:
+    """Delta's snapshot of a version; its log is listed only if it holds another one.
+
+    Raises: DeltaScanMissing if Delta finds another table in this version.
+    """
+    none = jvm.scala.Option.empty()
+    found = log.unsafeVolatileSnapshot()
+    if not _is_of(found, head):
+        found = log.update(False, none, none)
+    if not _is_of(found, head):
+        # Of Delta's own parameters, what it takes by default.
+        check_age = getattr(log, "getSnapshotAt$default$4")()
+        found = log.getSnapshotAt(head.version, none, none, check_age)
+    if not _is_of(found, head):
+        raise DeltaScanMissing(
+            f"in version {head.version} Delta finds the table {found.metadata().id()}, the index "
+            f"{head.metadata.id}"
+        )
+    return found
+
+
+def _is_of(snapshot: Any, head: Head) -> bool:
+    if snapshot.version() != head.version:
+        return False
+    return bool(snapshot.metadata().id() == head.metadata.id)
+
+
+def _files(session: SparkSession, jvm: Any, files: pa.Table) -> Any:
+    """Delta's `AddFile`s, in a Scala sequence. The JVM parses them from the log's JSON, many at a
+    time: a call for each file would take minutes for a hundred thousand."""
+    delta = jvm.org.apache.spark.sql.delta
+    add_file = _known(delta.actions.AddFile)
+    mapper = _known(delta.util.JsonUtils).mapper()
+    gateway: Any = session.sparkContext._gateway
+    array = gateway.new_array(add_file, 0)
+    sequence = jvm.scala.collection.immutable.ArraySeq
+    found = sequence.unsafeWrapArray(array)
+    for start in range(0, files.num_rows, _AT_ONCE):
+        adds = [_body(add) for add in to_adds(files.slice(start, _AT_ONCE))]
+        parsed = mapper.readValue(json.dumps(adds), array.getClass())
+        found = found.concat(sequence.unsafeWrapArray(parsed))
+    return found
+
+
+def _body(add: Any) -> dict[str, Any]:
+    body: dict[str, Any] = encode_action(add)["add"]
+    return {name: value for name, value in body.items() if name not in _UNUSED}
+
+
+def _known(class_: Any) -> Any:
+    """A class. Raises: DeltaScanMissing if there is none of that name."""
+    from py4j.java_gateway import JavaPackage
+
+    if isinstance(class_, JavaPackage):
+        raise DeltaScanMissing(f"there is no class {class_._fqn}")
+    return class_
+
+
+@contextmanager
+def _active(session: SparkSession, jvm: Any) -> Iterator[None]:
+    """Delta reads in the session that is active in the thread."""
+    sessions = session._get_j_spark_session_class(jvm)
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(session._jsparkSession)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
+
+
+# `read`: the matching rows of a table as a DataFrame, of the files that the index chooses.
+
 
 _log = structlog.get_logger("tandem.spark.read")
 
@@ -87,7 +277,7 @@ def read(
     tree = _condition(session, found.head, where)
     certain = bool(found.certain.all())
     try:
-        rows = delta_scan.scan(session, found)
+        rows = scan(session, found)
     except DeltaScanMissing as error:
         _log.warning(
             "Delta has no scan over chosen files here; it chooses the files itself",
@@ -130,7 +320,7 @@ def _names(head: Head, columns: Sequence[str]) -> tuple[str, ...]:
 
 
 def _select(rows: DataFrame, names: Sequence[str]) -> DataFrame:
-    return rows.select(*("`" + name.replace("`", "``") + "`" for name in names))
+    return rows.select(*map(quote_name, names))
 
 
 def _index(
@@ -158,7 +348,7 @@ def _index(
 
 def _version(session: SparkSession, splits: Splits, *, chosen: bool) -> DataFrame:
     """The rows of a version by `format("delta")`; `chosen`: only those in the files of splits."""
-    location = delta_scan.spark_location(session, splits.head.location)
+    location = spark_location(session, splits.head.location)
     reader = session.read.format("delta").option("versionAsOf", splits.version)
     rows = reader.load(location)
     return rows.filter(_in_files(splits, location)) if chosen else rows

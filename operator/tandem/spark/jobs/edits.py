@@ -20,13 +20,12 @@ from pyroaring import BitMap64
 from tandem.delta import dv
 from tandem.delta.datafiles.reader import TableFormat
 from tandem.delta.datafiles.rowgroups.edited import EditedFile, FileEditor
-from tandem.delta.datafiles.rowgroups.new_values import NewValues
+from tandem.delta.datafiles.rowgroups.encoded import NewValues
 from tandem.errors import CountMismatch
 from tandem.jobs.formats import EditRound, InputFile, JobTable, RoundRequest, SidecarRef
 from tandem.jobs.results import JobResult
 from tandem.rowmap.positions import Positions, span, to_bitmap
-from tandem.spark.runtime.control import Control, job_table_format, output_file
-from tandem.spark.runtime.ipc import to_file
+from tandem.spark.runtime.control import Control, job_table_format, output_file, to_file
 from tandem.spark.runtime.written_facts import FileDescriber, store_facts
 from tandem.storage.paths import object_path
 from tandem.storage.store import Store, side_by_side

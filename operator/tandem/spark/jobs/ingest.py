@@ -1,6 +1,6 @@
 """The ingest job: reads a source, aligns it with the table's schema, writes it as few new files.
 Also the job of a replace, which checks that the rows are in its scope, and finds the rows of files
-that are (`replace/file_rows.py`).
+that are.
 
 Columns are matched by name. A column that the source lacks becomes null if the table allows it;
 a column that the table lacks, and a value that does not fit its column, are errors: an ingest never
@@ -10,24 +10,253 @@ drops data silently.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from tandem.jobs.formats import IngestJob, InputFile, ReplaceJob
+import numpy as np
+import pyarrow as pa
+
+from tandem.errors import TandemError
+from tandem.intervals import IntervalSet
+from tandem.jobs.formats import IngestJob, InputFile, JobSpec, ReplaceJob, RowScope
 from tandem.jobs.results import JobProgress, JobResult
-from tandem.spark.jobs.replace import file_rows
-from tandem.spark.jobs.replace.source_rows import observation, restricted
+from tandem.rowmap.positions import Positions
 from tandem.spark.jobs.statement import serve
-from tandem.spark.runtime.control import Control
+from tandem.spark.runtime.control import (
+    Control,
+    Counter,
+    job_table_format,
+    prefix_of,
+    reported,
+    to_file,
+)
 from tandem.spark.runtime.frames import isolated_session, table_schema, write_rows
+from tandem.spark.runtime.row_files import MATCHES, open_input
 from tandem.spark.sources import readers, source_pin
-from tandem.spark.sources.char_types import declared_char_types
 from tandem.spark.sources.options import checked
-from tandem.spark.sources.schema_alignment import align_columns
+from tandem.spark.sources.schema_alignment import align_columns, declared_char_types
+from tandem.statements.generate import quote_name
+from tandem.storage import Store
+from tandem.timeline.file_columns import rows_within
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark import SparkContext
+    from pyspark.sql import Column, DataFrame, Observation, SparkSession
+    from pyspark.sql.types import DataType, StructField, StructType
+
+
+# The scope of a replace as a condition on the rows of a source.
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_DAY_MS = 86_400_000
+
+
+def observation() -> Observation:
+    """To count rows while they are written."""
+    from pyspark.sql import Observation
+
+    return Observation()
+
+
+def restricted(
+    rows: DataFrame, schema: StructType, scope: RowScope, outside: Observation | None
+) -> DataFrame:
+    """The rows that are in scope.
+
+    Args:
+        rows: with the columns of the table.
+        outside: counts the other ones as `rows`, which are left out; None: Spark raises an error
+            on such a row, which names it.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+    within = F.coalesce(_within(schema, scope), F.lit(False))
+    if outside is not None:
+        counted = rows.observe(outside, F.count_if(~within).alias("rows"))
+        return counted.where(within)
+    columns = [name for name in schema.names if name.lower() in _columns(scope)]
+    shown = F.concat_ws(
+        ", ",
+        *(
+            F.concat(
+                F.lit(f"{name}="),
+                F.coalesce(F.col(quote_name(name)).cast("string"), F.lit("NULL")),
+            )
+            for name in columns
+        ),
+    )
+    error = F.raise_error(
+        F.concat(
+            F.lit("a row of the source is outside of what is replaced (found: "),
+            shown,
+            F.lit(
+                "; expected: a row in the intervals and partitions; with outside: Drop it is left "
+                "out)"
+            ),
+        )
+    )
+    return rows.where(F.when(within, F.lit(True)).otherwise(error.cast("boolean")))
+
+
+def _columns(scope: RowScope) -> frozenset[str]:
+    names = {name.lower() for partition in scope.partitions for name in partition}
+    return frozenset({*names, scope.time_column.lower()})
+
+
+def _within(schema: StructType, scope: RowScope) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+    found = F.lit(True)
+    types = {field.name.lower(): field for field in schema.fields}
+    if scope.intervals:
+        field = types[scope.time_column.lower()]
+        time = F.col(quote_name(field.name))
+        found &= any_of([_between(time, field.dataType, *each) for each in scope.intervals])
+    if scope.partitions:
+        found &= any_of([_of_partition(types, each) for each in scope.partitions])
+    return found
+
+
+def any_of(conditions: Sequence[Column]) -> Column:
+    """Balanced: Spark walks through an expression recursively, and a chain of a thousand overflows
+    its stack."""
+    if len(conditions) == 1:
+        return conditions[0]
+    half = len(conditions) // 2
+    return any_of(conditions[:half]) | any_of(conditions[half:])
+
+
+def _of_partition(types: Mapping[str, StructField], partition: Mapping[str, str | None]) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+    all_of_it = F.lit(True)
+    for name, text in partition.items():
+        field = types[name.lower()]
+        all_of_it &= _as_stored(field).eqNullSafe(F.lit(text).cast(field.dataType))
+    return all_of_it
+
+
+def _as_stored(field: StructField) -> Column:
+    """A partition column as the table gives it back: empty texts and bytes are stored as NULL."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+    from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
+
+    column = F.col(quote_name(field.name))
+    if isinstance(field.dataType, T.StringType | T.BinaryType):
+        return F.when(F.length(column) > 0, column)
+    return column
+
+
+def _between(time: Column, type_: DataType, low: int | None, high: int | None) -> Column:
+    found = time.isNotNull()
+    if low is not None:
+        found &= time >= _moment(low, type_)
+    if high is not None:
+        found &= time < _moment(high, type_)
+    return found
+
+
+def _moment(ms: int, type_: DataType) -> Column:
+    """A moment in the type of a time column; of a date, the first one that begins no earlier."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+    from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
+
+    if isinstance(type_, T.DateType):
+        return F.date_from_unix_date(F.lit(-(-ms // _DAY_MS)))
+    if isinstance(type_, T.TimestampNTZType):
+        moment = (_EPOCH + timedelta(milliseconds=ms)).replace(tzinfo=None)
+        return F.lit(moment.isoformat()).cast(type_)
+    return F.timestamp_micros(F.lit(ms * 1_000))
+
+
+# Which rows of files are in the intervals of a replace.
+#
+# For files whose times are too many to be read by the engine. Only the time column is read, by the
+# same code as there, so a task needs Python and no SQL. All rows are reported, deleted or not: a
+# file never changes, and the answer stays valid whatever commits do. A task reads whole files.
+
+
+MOST_TASKS = 1_000
+"""A task takes about 20 ms of the driver, also for a file of a few rows."""
+
+
+def read(
+    control: Control, context: SparkContext, inputs: Sequence[InputFile], round_: int
+) -> list[Positions]:
+    """The rows of each input that are in the intervals of the job's scope.
+
+    Raises: DataFileMissing, StorageError, CountMismatch.
+    """
+    spec, store = control.spec, control.store
+
+    def task(index: int) -> Positions | TandemError:
+        try:
+            found = rows_of(store, spec, inputs[index])
+        except TandemError as error:
+            # Returned, not raised: Spark would convert it to a stack trace in a string.
+            return error
+        counter = Counter(store, prefix_of(spec.control_prefix, round_), index)
+        counter.add()
+        counter.show()
+        return found
+
+    def size_of(files: Mapping[int, int]) -> tuple[int, int]:
+        return len(files), sum(inputs[index].size for index in files)
+
+    order = range(len(inputs))
+    with reported(control, "Reading times", size_of(dict.fromkeys(order, 1)), size_of, round_):
+        answers = context.parallelize(order, min(len(order), MOST_TASKS)).map(task).collect()
+    found: list[Positions] = []
+    for answer in answers:
+        if isinstance(answer, TandemError):
+            raise answer
+        found.append(answer)
+    return found
+
+
+def rows_of(store: Store, spec: JobSpec, input_: InputFile) -> Positions:
+    """The rows of a file that are in the intervals of the job's scope: the work of a task.
+
+    Raises: DataFileMissing, StorageError, CountMismatch.
+    """
+    job = spec.job
+    assert isinstance(job, ReplaceJob)
+    intervals, table = IntervalSet.from_json(job.scope.intervals), job_table_format(spec.table)
+    found, start = [np.empty(0, np.int64)], 0
+    with open_input(store, table, input_, [job.scope.time_column]) as reader:
+        for batch in reader.batches():
+            found.append(np.flatnonzero(rows_within(batch.column(0), intervals)) + start)
+            start += batch.num_rows
+    return np.concatenate(found)
+
+
+def with_matches(
+    control: Control,
+    result: JobResult,
+    inputs: Sequence[InputFile],
+    found: Sequence[Positions],
+) -> JobResult:
+    """The result of a round, with the rows that were found in each input."""
+    rows = sum(map(len, found))
+    matches = pa.table(
+        [
+            pa.array(np.repeat(np.arange(len(found), dtype=np.int32), [len(f) for f in found])),
+            pa.array(np.concatenate([np.empty(0, np.int64), *found])),
+            pa.nulls(rows, pa.int32()),
+            pa.nulls(rows, pa.int64()),
+        ],
+        schema=MATCHES,
+    )
+    sidecar = control.sidecar(result.round, "matches.arrow", to_file(matches))
+    read = result.rows_read + sum(input_.rows for input_ in inputs)
+    return result.model_copy(update={"matches": sidecar, "rows_read": read, "rows_matched": rows})
+
+
+# The job of an ingest, and of a replace.
+
 
 MAX_FILES = 8
 """Concurrent writing tasks; each writes one file or more, cut at the target size."""
@@ -66,8 +295,8 @@ def _with_scope(
     control: Control, spark: SparkSession, result: JobResult, inputs: Sequence[InputFile]
 ) -> JobResult:
     """The result with the rows of `inputs` that are in scope."""
-    found = file_rows.read(control, spark.sparkContext, inputs, result.round)
-    return file_rows.with_matches(control, result, inputs, found)
+    found = read(control, spark.sparkContext, inputs, result.round)
+    return with_matches(control, result, inputs, found)
 
 
 def _ingest(control: Control, spark: SparkSession, job: IngestJob | ReplaceJob) -> JobResult:

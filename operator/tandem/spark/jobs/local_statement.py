@@ -8,10 +8,10 @@ for rows on which Spark raises, or may do so: Spark then evaluates all rows.
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,12 +21,18 @@ from tandem.delta.datafiles.conform import all_nullable
 from tandem.delta.datafiles.reader import BATCH_ROWS, DataFileReader, TableFormat
 from tandem.delta.datafiles.writer import WrittenFile
 from tandem.delta.dv import from_base64
-from tandem.errors import InvalidStatement
+from tandem.errors import InvalidStatement, TandemError
 from tandem.jobs.formats import InputFile, JobSpec, StatementJob
 from tandem.jobs.results import OutputFile
-from tandem.spark.runtime.control import job_table_format, output_file
-from tandem.spark.runtime.counters import Counter, prefix_of
-from tandem.spark.runtime.ipc import to_stream
+from tandem.spark.runtime.control import (
+    Control,
+    Counter,
+    job_table_format,
+    output_file,
+    prefix_of,
+    to_stream,
+)
+from tandem.spark.runtime.frames import reported_splits
 from tandem.spark.runtime.row_files import (
     HIDDEN,
     MATCHES,
@@ -41,6 +47,79 @@ from tandem.statements.local import LocalStatement, NeedsSpark, compile_statemen
 from tandem.statements.local.rows import NOT_OURS
 from tandem.statements.statement import Statement, parse_statement, referenced
 from tandem.storage import Store
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+
+# Work over Arrow on the inputs of a round, cut into tasks: Spark's, or one in this thread.
+#
+# Spark only hands the inputs out, and shows progress; no row becomes one of Spark's. It must not
+# decide what a task does, nor whether Spark evaluates the round instead.
+
+
+A = TypeVar("A")
+
+MOST_ROWS_HERE: Final = 16_000_000
+"""Rows that are evaluated without Spark: each that matches takes about 60 bytes until the round has
+its result, and a file of few bytes may have many rows."""
+
+Task = Callable[[int, Sequence[InputSplit]], A]
+"""The work of a task, given its number and what it reads."""
+
+
+def in_tasks(
+    control: Control,
+    context: SparkContext | None,
+    inputs: Sequence[InputFile],
+    round_: int,
+    stage: str,
+    work: Task[A],
+) -> list[A]:
+    """The answers of all tasks, in their order.
+
+    Args:
+        context: hands the tasks out; None: there is one task, in this thread.
+        stage: what is going on, for people.
+        work: it must not refer to `control`, which stays with the driver.
+    Raises: NeedsSpark, also for too many rows for this thread; the TandemError of a task.
+    """
+    if context is None and sum(i.rows for i in inputs) > MOST_ROWS_HERE:
+        raise NeedsSpark("too many rows for one thread")
+    tasks = _tasks(inputs, on_spark=context is not None)
+
+    def task(number: int) -> A | NeedsSpark | TandemError:
+        try:
+            return work(number, tasks[number])
+        except (NeedsSpark, TandemError) as error:
+            # Returned, not raised: Spark would convert it to a stack trace in a string.
+            return error
+
+    found: list[A] = []
+    with reported_splits(control, stage, inputs, tasks, round_):
+        order = range(len(tasks))
+        if context is None:
+            answers = [task(number) for number in order]
+        else:
+            answers = context.parallelize(order, len(order)).map(task).collect()
+        for answer in answers:
+            if isinstance(answer, NeedsSpark | TandemError):
+                raise answer
+            found.append(answer)
+    return found
+
+
+def _tasks(inputs: Sequence[InputFile], *, on_spark: bool) -> list[tuple[InputSplit, ...]]:
+    """What each task reads."""
+    if not on_spark:
+        return [tuple(map(InputSplit, range(len(inputs))))]
+    from tandem.spark.runtime.datasource import shares
+
+    return [share.splits for share in shares(inputs)]
+
+
+# The work of a task.
+
 
 BATCH_BYTES: Final = 32 << 20
 """Bytes that the rows of a batch take, as far as the footer tells."""

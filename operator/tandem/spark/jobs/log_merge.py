@@ -41,10 +41,16 @@ from tandem.mergelog.rows.winners import (
 )
 from tandem.mergelog.state.log_table import LOG_FOLDER, LogSettings, block_schema
 from tandem.mergelog.state.versions import Block
-from tandem.spark.runtime.control import Control, job_table_format, output_file
-from tandem.spark.runtime.counters import Counter, prefix_of, reported
+from tandem.spark.runtime.control import (
+    Control,
+    Counter,
+    job_table_format,
+    output_file,
+    prefix_of,
+    reported,
+    to_file,
+)
 from tandem.spark.runtime.frames import dead_rows
-from tandem.spark.runtime.ipc import to_file
 from tandem.spark.runtime.written_facts import FileDescriber, store_facts
 from tandem.storage import Store
 from tandem.storage.paths import object_path

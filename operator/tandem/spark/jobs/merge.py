@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any
 from tandem.errors import CountMismatch, SourceChanged
 from tandem.jobs.formats import InputFile, MergeJob
 from tandem.jobs.results import JobResult, SidecarRef
-from tandem.spark.jobs import source_copy
-from tandem.spark.jobs.local_merge import source as local_source
-from tandem.spark.jobs.local_merge.rounds import MergeAnswer, execute
-from tandem.spark.jobs.source_copy import SourceSize
+from tandem.spark.jobs import merge_source
+from tandem.spark.jobs import merge_source as local_source
+from tandem.spark.jobs.local_merge import MergeAnswer, execute
+from tandem.spark.jobs.merge_source import SourceSize
 from tandem.spark.jobs.statement import serve
 from tandem.spark.runtime.control import Control
 from tandem.spark.runtime.frames import (
@@ -186,7 +186,7 @@ def _merge(
     with _held(control) as held:
         sides = sides_of(control, spark, job, inputs if live else (), round_, held, part)
         if round_ == 0 and _is_small(sides):
-            size = source_copy.measure(sides.plain, sides.statement)
+            size = merge_source.measure(sides.plain, sides.statement)
         if size is not None and size.bytes <= BROADCAST_BYTES:
             sides = replace(sides, broadcast=True)
         copy = _copy(control, sides, size, round_)
@@ -229,9 +229,9 @@ def _copy(
     """Copy the source for the engine: whole in the first round, if it is small; else its bounds in
     the second round, which most merges do not have."""
     if round_ == 0 and size is not None:
-        return source_copy.copy_all_rows(control, sides.plain, sides.statement, size, round_)
+        return merge_source.copy_all_rows(control, sides.plain, sides.statement, size, round_)
     if round_ == 1 and control.result(0).source is None:
-        return source_copy.bounds(control, sides.plain, sides.statement, round_)
+        return merge_source.bounds(control, sides.plain, sides.statement, round_)
     return None
 
 

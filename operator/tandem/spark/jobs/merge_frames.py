@@ -8,24 +8,111 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING
 
-from tandem.errors import StatementFailed
-from tandem.jobs.formats import SOURCE_IDS, InputFile, MergeJob
-from tandem.spark.jobs import merge_source
+from tandem.errors import InvalidSpec, StatementFailed
+from tandem.jobs.formats import SOURCE_IDS, InputFile, MergeJob, SourceJob
 from tandem.spark.runtime.control import Control
 from tandem.spark.runtime.frames import read_rows, table_schema
-from tandem.spark.runtime.listing import ListedSource
-from tandem.spark.runtime.names import quoted_identifier
-from tandem.spark.sources import source_pin
+from tandem.spark.runtime.listing import ListedSource, check_unique_names
+from tandem.spark.sources import readers, source_pin
+from tandem.spark.sources.options import check_option_names, source_job
 from tandem.spark.sources.row_hash import with_identity
 from tandem.spark.sources.schema_alignment import by_name, check_columns
+from tandem.spark.sources.source_pin import SourcePin
+from tandem.statements.generate import quote_name
 from tandem.statements.merge import SOURCE, TABLE, Clause, MergeStatement, parse_merge
 from tandem.statements.types import Schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
+
+
+# The source of a merge as one DataFrame, named `s` in its expressions.
+#
+# Columns of CSV and JSON that the table has by name are read with the table's types, as an ingest
+# does; others are strings (CSV), or have the type that Spark infers (JSON). Parquet and Delta have
+# their own types. Files may differ in columns: a column that a file lacks is null.
+
+
+def read(
+    control: Control,
+    spark: SparkSession,
+    schema: StructType,
+    pin: SourcePin,
+    source: ListedSource | None,
+) -> DataFrame:
+    """The pinned source. `schema` is the table's.
+
+    Raises: InvalidSpec, StatementFailed, StorageError; and Spark's errors.
+    """
+    job = source_job(control.spec)
+    found = readers.read(control, spark, schema, source=source, version=pin.version)
+    frames = [rows.frame for rows in found]
+    if not frames:
+        raise InvalidSpec(
+            "the source has no columns",
+            resource=job.source_location,
+            field=f"{job.source_field}.location",
+            found="files without a line",
+            expected="a header, at least",
+        )
+    for frame in frames:
+        check_unique_names(frame.schema.names, job.source_location)
+        check_option_names(frame.schema.names, job)
+    return frames[0] if len(frames) == 1 else _together(frames, schema, job)
+
+
+def _together(frames: Sequence[DataFrame], schema: StructType, job: SourceJob) -> DataFrame:
+    """All rows, each with the columns of all frames."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+    table = {f.name.lower(): f.dataType for f in schema.fields}
+    spelled: dict[str, str] = {}
+    types: dict[str, DataType] = {}
+    for frame in frames:
+        for found in frame.schema.fields:
+            key = found.name.lower()
+            spelled.setdefault(key, found.name)
+            if types.setdefault(key, found.dataType) == found.dataType:
+                continue
+            if key not in table:
+                raise InvalidSpec(
+                    "a column has different types in the files of the source",
+                    resource=job.source_location,
+                    field=job.source_field,
+                    found=f"{found.name}: {types[key].simpleString()} and "
+                    f"{found.dataType.simpleString()}",
+                    expected="one type, for a column that the table does not have",
+                )
+            types[key] = table[key]
+    whole = []
+    for frame in frames:
+        present = {f.name.lower(): f for f in frame.schema.fields}
+        columns = []
+        for key, name in spelled.items():
+            own = present.get(key)
+            if own is None:
+                column = F.lit(None).cast(types[key])
+            elif own.dataType == types[key]:
+                column = F.col(quote_name(own.name))
+            else:
+                column = by_name(
+                    F.col(quote_name(own.name)),
+                    own.dataType,
+                    types[key],
+                    job.source_location,
+                    name,
+                )
+            columns.append(column.alias(name))
+        whole.append(frame.select(*columns))
+    return reduce(lambda a, b: a.unionAll(b), whole)
+
+
+# The join of both.
+
 
 _HERE = "__tandem_here"
 """True on every row of the source: an outer join has null for rows without one."""
@@ -67,7 +154,7 @@ def sides_of(
 
     table = control.spec.table
     schema = table_schema(table)
-    source = merge_source.read(control, spark, schema, *held)
+    source = read(control, spark, schema, *held)
     statement = parse_merge(
         job.on,
         job.clauses,
@@ -150,11 +237,7 @@ def _value(clause: Clause, name: str, sides: Sides) -> Column:
 
     text = clause.set_sql.get(name)
     if text is None:
-        return (
-            F.lit(None)
-            if clause.action == "Insert"
-            else F.col(f"{TABLE}.{quoted_identifier(name)}")
-        )
+        return F.lit(None) if clause.action == "Insert" else F.col(f"{TABLE}.{quote_name(name)}")
     wanted = sides.schema[name].dataType
     if clause.every and not isinstance(wanted, AtomicType):
         found = next(f for f in sides.source.schema.fields if f.name.lower() == name.lower())
@@ -225,9 +308,7 @@ def several_matches(
     rows = read_rows(control, spark, [inputs[input_]], needed, 0, hidden=True)
     row = rows.filter(F.col(POSITION) == position).alias(TABLE)
     both = row.join(sides.source, F.expr(statement.on_sql), "inner")
-    shown = [
-        F.first(F.col(f"{TABLE}.{quoted_identifier(k)}").cast("string")).alias(k) for k in keys
-    ]
+    shown = [F.first(F.col(f"{TABLE}.{quote_name(k)}").cast("string")).alias(k) for k in keys]
     found = both.agg(F.count(F.lit(1)).alias("__tandem_count"), *shown).collect()[0]
     values = ", ".join(f"{key} = {str(found[key])[:80]}" for key in keys)
     file = inputs[input_].logged_path

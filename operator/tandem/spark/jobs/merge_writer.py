@@ -23,9 +23,8 @@ from tandem.errors import CountMismatch
 from tandem.jobs.formats import SOURCE_IDS, Format
 from tandem.jobs.results import OutputFile
 from tandem.reconcile.matches import KEPT
-from tandem.spark.runtime.control import output_file
+from tandem.spark.runtime.control import output_file, to_file, to_stream
 from tandem.spark.runtime.datasource import RowsWriter, TaskOutput, as_message, get_work
-from tandem.spark.runtime.ipc import to_file, to_stream
 from tandem.spark.runtime.row_files import (
     INPUT,
     MATCHES,

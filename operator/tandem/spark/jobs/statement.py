@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Any
 from tandem.errors import CountMismatch
 from tandem.jobs.formats import InputFile, StatementJob
 from tandem.jobs.results import JobResult, OutputFile, SidecarRef
-from tandem.spark.jobs.arrow_tasks import in_tasks
 from tandem.spark.jobs.edits import edit_round, maker_of
-from tandem.spark.jobs.local_statement import FoundRows, compiled, find_rows, joined
-from tandem.spark.runtime.control import Control, translate
+from tandem.spark.jobs.local_statement import FoundRows, compiled, find_rows, in_tasks, joined
+from tandem.spark.runtime.control import Control, to_file, translate
 from tandem.spark.runtime.frames import (
     cardinality,
     isolated_session,
@@ -33,10 +32,9 @@ from tandem.spark.runtime.frames import (
     table_schema,
     write_rows,
 )
-from tandem.spark.runtime.ipc import to_file
-from tandem.spark.runtime.names import quoted_identifier
 from tandem.spark.runtime.row_files import HIDDEN, MATCHES, InputSplit, logged_partition_values
 from tandem.spark.runtime.written_facts import store_facts
+from tandem.statements.generate import quote_name
 from tandem.statements.local import NeedsSpark
 
 if TYPE_CHECKING:
@@ -263,7 +261,7 @@ def _statement(rows: DataFrame, job: StatementJob, schema: StructType) -> DataFr
     columns = [
         F.expr(chosen[f.name.lower()]).cast(f.dataType).alias(f.name)
         if f.name.lower() in chosen
-        else F.col(quoted_identifier(f.name))
+        else F.col(quote_name(f.name))
         for f in schema.fields
     ]
     return found.select(*columns, *hidden)

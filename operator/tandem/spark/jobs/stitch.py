@@ -17,8 +17,7 @@ from tandem.mergelog.rows.stitch import StitchRequest, stitch
 from tandem.mergelog.runs import BlockRun
 from tandem.mergelog.state.log_table import LogSettings
 from tandem.mergelog.state.versions import DELETES, Block
-from tandem.spark.runtime.control import Control, job_table_format
-from tandem.spark.runtime.counters import Counter, prefix_of, reported
+from tandem.spark.runtime.control import Control, Counter, job_table_format, prefix_of, reported
 from tandem.storage import Store
 from tandem.storage.paths import object_path
 

@@ -2,8 +2,6 @@
 
 Does not read the result of a job: the engine does.
 
-    local       jobs in `spark-submit` processes
-    job_process one such process
-    in_process  small jobs without Spark
-    pooled      jobs of a pool, in threads that share Spark
+    local   jobs in `spark-submit` processes, small ones in this process without Spark
+    pooled  jobs of a pool, in threads that share Spark
 """

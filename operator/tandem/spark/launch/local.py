@@ -3,7 +3,7 @@
 A process whose job has succeeded waits a while for another one that would be started in the same
 way: the start of Spark takes longer than most jobs on one machine. Jobs at the same time have a
 process each, and stopping a job ends its process. No job outlives its engine: the application
-watches its parent and ends with it (`tandem.spark.runtime.parent_watch`), so that after a crash no
+watches its parent and ends with it (`tandem.spark.runtime.control`), so that after a crash no
 process of an old attempt runs for long. A restarted engine does not know the jobs of its
 predecessor: `status` returns UNKNOWN, and the engine looks for the result or starts a new attempt.
 
@@ -13,16 +13,22 @@ command line; there is no second driver process to save.
 
 from __future__ import annotations
 
+import json
 import os
+import queue
+import signal
+import socket
+import subprocess
+import tempfile
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from tandem.errors import SparkMissing
-from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
-from tandem.spark.launch.job_process import JobProcess, ProcessJob
-from tandem.spark.runtime.parent_watch import PARENT
+from tandem.errors import SparkMissing, TandemError
+from tandem.jobs.runner import SMALL_BYTES, JobPhase, JobRequest, JobRunner, JobStatus
+from tandem.spark.runtime.control import PARENT, TRANSIENT, Control, open_job, recorded
 from tandem.spark.runtime.session import (
     PACKAGE,
     SHORT_JOB_BYTES,
@@ -31,6 +37,268 @@ from tandem.spark.runtime.session import (
     launch_environment,
     spark_home,
 )
+
+# Does small jobs in this process, without Spark, and passes the others on.
+#
+# A rewrite needs no shuffle, unless rows are sorted that do not fit into memory: Spark only hands
+# out its bins; so it does with the files of an update, delete or merge whose expressions are proven
+# equal over Arrow. For a small one, starting a JVM takes longer than the work. It is the same code,
+# and the result is a file, too. A job cannot be killed here: `stop` waits for its end, or that of
+# its round, so only small ones are taken. One whose rows turn out not to fit is passed on, and so
+# is a statement or merge of which an expression, a row or the source needs Spark.
+
+
+@dataclass
+class _InProcessJob:
+    thread: threading.Thread
+    ended: threading.Event
+    failure: TandemError | None = None
+    passed_on: bool = False
+
+    @property
+    def status(self) -> JobStatus:
+        if self.thread.is_alive():
+            return JobStatus(JobPhase.RUNNING)
+        if self.failure is not None:
+            reason = self.failure.reason
+            transient = reason in TRANSIENT
+            return JobStatus(JobPhase.FAILED, str(self.failure), reason=reason, transient=transient)
+        return JobStatus(JobPhase.ENDED)
+
+
+def needs_no_spark(request: JobRequest) -> bool:
+    """Whether a job is begun in this process: a small rewrite, update, delete or merge, whose
+    credentials are those of this process."""
+    is_small = request.input_bytes <= SMALL_BYTES
+    return request.app in ("rewrite", "statement", "merge") and is_small and not request.environ
+
+
+class InProcessJobs:
+    """A `JobRunner`. Thread-safe.
+
+    Args:
+        others: runs the jobs that are not done here.
+    """
+
+    def __init__(self, others: JobRunner) -> None:
+        self._others = others
+        self._jobs: dict[str, _InProcessJob] = {}
+        self._lock = threading.Lock()
+        # One for each core: a job holds rows in memory, but not while it waits for a round.
+        self._slots = threading.BoundedSemaphore(os.cpu_count() or 1)
+
+    def start(self, request: JobRequest) -> None:
+        """Start the job, unless a job of that name was started. Raises: SparkMissing."""
+        if not needs_no_spark(request):
+            self._others.start(request)
+            return
+        with self._lock:
+            if request.name in self._jobs:
+                return
+            job = _InProcessJob(
+                threading.Thread(
+                    target=lambda: self._perform(request, job), name=request.name, daemon=True
+                ),
+                threading.Event(),
+            )
+            self._jobs[request.name] = job
+            job.thread.start()
+
+    def status(self, name: str) -> JobStatus:
+        job = self._jobs.get(name)
+        return self._others.status(name) if job is None or job.passed_on else job.status
+
+    def stop(self, name: str) -> None:
+        """Wait for the end of a job of this process, or of its round; stop another one."""
+        job = self._jobs.get(name)
+        if job is not None:
+            job.ended.set()
+            job.thread.join()
+        if job is None or job.passed_on:
+            self._others.stop(name)
+
+    def _perform(self, request: JobRequest, job: _InProcessJob) -> None:
+        is_done = True
+
+        # Each imported for its own jobs only: that takes as long as a small job.
+        def here(control: Control) -> None:
+            nonlocal is_done
+            if request.app == "statement":
+                from tandem.spark.jobs import statement
+
+                is_done = statement.run_here(control, job.ended, self._slots)
+                return
+            if request.app == "merge":
+                from tandem.spark.jobs import merge
+
+                is_done = merge.run_here(control, job.ended, self._slots)
+                return
+            from tandem.spark.jobs.rewrite import job as rewrite
+
+            with self._slots:
+                is_done = rewrite.run_here(control)
+
+        try:
+            opened = open_job(
+                request.location,
+                request.spec_path,
+                dict(request.storage_options),
+                request.allowed_locations,
+            )
+            failure = recorded(here, opened)
+            if not is_done:
+                self._others.start(request)
+                job.passed_on = True
+        except TandemError as error:  # of the store, in which a failure is recorded; or no Spark
+            failure = error
+        job.failure = failure
+
+
+# Runs jobs as local `spark-submit` processes instead of in a cluster.
+
+
+# A `spark-submit` process that does jobs one after the other, and so starts Spark once.
+#
+# The process connects to a socket of ours, reads a job as a line, and answers with its exit code
+# (`tandem.spark.runtime.session`). It is a separate process group, so that a terminal's interrupt
+# reaches only the engine, and ending it kills the JVM and its Python workers together. Does not
+# decide which jobs may follow each other.
+
+
+_LOOK_S = 0.2
+"""Seconds between looks at a process that has not connected yet: it may have ended."""
+
+
+@dataclass
+class ProcessJob:
+    """One job of a process: `words` are the application's file and its arguments, `code` its exit
+    code once it has ended; negative, the number of a signal that killed the process."""
+
+    words: Sequence[str]
+    process: JobProcess
+    code: int | None = None
+    _has_ended: threading.Event = field(default_factory=threading.Event)
+
+    def end(self, code: int) -> None:
+        self.code = code
+        self._has_ended.set()
+
+    def ends_within(self, seconds: float) -> bool:
+        """Wait for its end for some seconds."""
+        return self._has_ended.wait(seconds)
+
+
+class JobProcess:
+    """Starts the process at once. It ends with the first job that fails, or by `end`.
+
+    Args:
+        command: the command line, to which the path of the socket is added.
+        log: where the process writes what it prints.
+        on_free: called, in another thread, when a job has succeeded: the process accepts
+            another one. None: it ends after its first job.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environ: Mapping[str, str],
+        log: Path,
+        on_free: Callable[[JobProcess], None] | None,
+    ) -> None:
+        self.log = log
+        self._on_free = on_free
+        self._jobs: queue.SimpleQueue[ProcessJob | None] = queue.SimpleQueue()
+        with ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tandem-"))
+            address = os.path.join(folder, "jobs")
+            self._listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+            self._listener.bind(address)
+            self._listener.listen(1)
+            self._listener.settimeout(_LOOK_S)
+            with log.open("ab") as sink:
+                self._process = subprocess.Popen(
+                    [*command, address],
+                    env=environ,
+                    stdin=subprocess.DEVNULL,
+                    stdout=sink,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            self._opened = stack.pop_all()
+        self._thread = threading.Thread(target=self._converse, name="jobs", daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def give(self, words: Sequence[str]) -> ProcessJob:
+        """Hand a job to the process, which must be free."""
+        job = ProcessJob(words, self)
+        self._jobs.put(job)
+        return job
+
+    def end(self, patience_s: float = 0.0) -> None:
+        """End the whole process group and reap it; not an error if it has ended.
+
+        Args:
+            patience_s: how many seconds it has to end by itself before it is killed.
+        """
+        if patience_s and self.alive:
+            _signal(self._process.pid, signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(patience_s)
+        if self._thread.is_alive():  # else its end was noticed, and its group has ended
+            _signal(self._process.pid, signal.SIGKILL)
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _converse(self) -> None:
+        """Pass jobs on and take their answers, until one is the last."""
+        with self._opened:
+            with self._accepted() or nullcontext() as connection:
+                while (job := self._jobs.get()) is not None:
+                    code = _answer(connection, job) if connection is not None else None
+                    if code != 0 or self._on_free is None:
+                        break
+                    job.end(code)
+                    self._on_free(self)
+            self._process.wait()
+            # Workers may briefly outlive the driver.
+            _signal(self._process.pid, signal.SIGKILL)
+            if job is not None:
+                job.end(self._process.returncode if code is None else code)
+
+    def _accepted(self) -> socket.socket | None:
+        """The connection of the process; None if it has ended before."""
+        while True:
+            try:
+                return self._listener.accept()[0]
+            except TimeoutError:
+                if not self.alive:
+                    return None
+
+
+def _answer(connection: socket.socket, job: ProcessJob) -> int | None:
+    """The exit code of a job; None if the process has ended without one."""
+    try:
+        connection.sendall(json.dumps(list(job.words)).encode() + b"\n")
+        with connection.makefile("rb") as lines:
+            answer = lines.readline()
+    except OSError:
+        return None
+    return int(answer) if answer else None
+
+
+def _signal(group: int, number: signal.Signals) -> None:
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return  # the whole group has ended
+
+
+# Runs jobs as local `spark-submit` processes instead of in a cluster.
+
 
 END_SECONDS = 1.0
 """How long a job that is stopped may go on: after its last round it ends by itself."""

@@ -8,14 +8,21 @@ Credentials come from the environment only; arguments and formats contain no sec
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
+import os
 import re
+import signal
 import sys
+import threading
+import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TypeVar
 
+import pyarrow as pa
 from pydantic import ValidationError
 
 from tandem import errors
@@ -32,10 +39,53 @@ from tandem.errors import (
 )
 from tandem.jobs.formats import Format, JobSpec, JobTable, RoundRequest
 from tandem.jobs.results import JobFailure, JobProgress, JobResult, OutputFile, SidecarRef
-from tandem.spark.runtime.parent_watch import watch_parent
 from tandem.storage import Store, open_store
 from tandem.storage.allowed_locations import require as require_allowed
 from tandem.storage.paths import canonical_location
+
+# Ends a local job whose engine has ended, so that a crash leaves no Spark processes running.
+
+
+PARENT = "TANDEM_PARENT_PID"
+"""Environment variable of a job: the process that it must not outlive."""
+CHECK_SECONDS = 1.0
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    # A zombie process still accepts signals, but runs nothing.
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as source:
+            return source.read().rsplit(")", 1)[-1].split()[0] != "Z"
+    except OSError:
+        return True
+
+
+@cache
+def watch_parent() -> None:
+    """From the first call on, end this process group when the engine that started it ends. In a
+    cluster the variable is not set, and Kubernetes ends the job."""
+    text = os.environ.get(PARENT)
+    if not text:
+        return
+    parent = int(text)
+    wait = threading.Event()
+
+    def watch() -> None:
+        while alive(parent):
+            wait.wait(CHECK_SECONDS)
+        os.killpg(os.getpgid(0), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="tandem-orphan", daemon=True).start()
+
+
+# The driver's side of the persisted formats: reads the job, answers exactly once.
+
 
 F = TypeVar("F", bound=Format)
 
@@ -383,3 +433,113 @@ def recorded(run: Callable[[Control], None], control: Control) -> TandemError | 
         control.fail(described)
         return described
     return None
+
+
+# Progress of a running job: counters in the store that tasks advance and the driver adds up.
+#
+# Spark sends a task's accumulators to the driver when the task ends, which for a large bin is the
+# end of the job. So a task writes an object whose *length* is its count: one small put at most
+# every `EVERY_SECONDS`, and one listing returns the counts of all tasks. For display only: no
+# decision depends on them, and a counter that cannot be written fails no task.
+
+
+EVERY_SECONDS = 0.5
+
+ProgressFromCounts = Callable[[Mapping[int, int]], tuple[int, int]]
+"""Counts of tasks by their number → (files done, bytes done)."""
+
+
+class Counter:
+    """The count of task `number`. Not thread-safe."""
+
+    def __init__(self, store: Store, prefix: str, number: int) -> None:
+        self._store = store
+        self._path = f"{prefix}/{number}"
+        self._count = 0
+        self._shown = 0
+        self._shown_at = time.monotonic()
+
+    def add(self) -> None:
+        """Count one more; written now, with a later one, or by `show`."""
+        self._count += 1
+        if time.monotonic() - self._shown_at >= EVERY_SECONDS:
+            self.show()
+
+    def show(self) -> None:
+        """Write the current count: a task ends with it, since there is no later call."""
+        if self._shown == self._count:
+            return
+        self._shown, self._shown_at = self._count, time.monotonic()
+        with contextlib.suppress(TandemError):  # a counter fails no task
+            self._store.put(self._path, b"." * self._count)
+
+
+def task_counts(store: Store, prefix: str) -> dict[int, int]:
+    """The counts of all tasks by number. Raises: StorageError."""
+    return {int(meta.path.rpartition("/")[2]): meta.size for meta in store.list(prefix)}
+
+
+def prefix_of(control_prefix: str, round_: int = 0) -> str:
+    """The prefix of the counters of a round."""
+    return f"{control_prefix}/rounds/{round_}/counters"
+
+
+@contextlib.contextmanager
+def reported(
+    control: Control, stage: str, total: tuple[int, int], done: ProgressFromCounts, round_: int = 0
+) -> Iterator[None]:
+    """Keep `progress.json` up to date while the block runs: from zero to all of `total`,
+    (files, bytes), or to the state at which the block failed."""
+    ended = threading.Event()
+    prefix = prefix_of(control.spec.control_prefix, round_)
+
+    def report(files: int, size: int) -> None:
+        control.progress(
+            JobProgress(
+                files_done=files,
+                files_total=total[0],
+                bytes_done=size,
+                bytes_total=total[1],
+                stage=stage,
+            )
+        )
+
+    def watch() -> None:
+        shown = (0, 0)
+        while not ended.wait(EVERY_SECONDS):
+            with contextlib.suppress(TandemError):  # a counter fails no job
+                found = done(task_counts(control.store, prefix))
+                if found > shown:
+                    shown = found
+                    report(*found)
+
+    report(0, 0)
+    thread = threading.Thread(target=watch, name="tandem-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+    report(*total)
+
+
+# Arrow tables as bytes: what tasks send to the driver, and what results refer to.
+
+
+def to_stream(table: pa.Table) -> bytes:
+    """An Arrow IPC stream, compressed."""
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def to_file(table: pa.Table) -> bytes:
+    """An Arrow IPC file, compressed: positions compress well."""
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_file(sink, table.schema, options=options) as writer:
+        writer.write_table(table.combine_chunks())
+    return bytes(sink.getvalue())

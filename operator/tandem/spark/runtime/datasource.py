@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -34,16 +34,22 @@ from tandem.delta.dv import from_base64
 from tandem.errors import ManifestInvalid, StorageError
 from tandem.jobs.formats import Format, InputFile
 from tandem.jobs.results import OutputFile
-from tandem.spark.runtime.control import Control, encode, job_table_format, output_file
-from tandem.spark.runtime.counters import Counter
-from tandem.spark.runtime.input_splits import InputSplit, TaskSplits, task_splits
-from tandem.spark.runtime.ipc import to_file, to_stream
+from tandem.spark.runtime.control import (
+    Control,
+    Counter,
+    encode,
+    job_table_format,
+    output_file,
+    to_file,
+    to_stream,
+)
 from tandem.spark.runtime.listing import decoding_error
 from tandem.spark.runtime.row_files import (
     HIDDEN,
     INPUT,
     MATCHES,
     POSITION,
+    InputSplit,
     RowFiles,
     RowsWork,
     RowsWritten,
@@ -54,6 +60,47 @@ from tandem.storage import Store, open_store
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+
+# Distribution of inputs over Spark's tasks: small ones together, large ones in parts.
+
+
+class TaskSplits(InputPartition):
+    """The splits that one task reads, in order; `number` is the index of the task."""
+
+    def __init__(self, number: int, splits: tuple[InputSplit, ...]) -> None:
+        super().__init__(number)
+        self.number = number
+        self.splits = splits
+
+
+def task_splits(sizes: Sequence[int], target: int, whole: Collection[int] = ()) -> list[TaskSplits]:
+    """Tasks of about `target` bytes each, in the inputs' order.
+
+    Args:
+        sizes: sizes of the inputs in bytes.
+        whole: indexes of inputs that cannot be split.
+    """
+    found: list[tuple[InputSplit, ...]] = []
+    together: list[InputSplit] = []
+    filled = 0
+    for index, size in enumerate(sizes):
+        parts = 1 if index in whole else max(1, round(size / target))
+        if parts > 1:
+            found += [(InputSplit(index, part, parts),) for part in range(parts)]
+            continue
+        together.append(InputSplit(index))
+        filled += size
+        if filled >= target:
+            found.append(tuple(together))
+            together, filled = [], 0
+    if together:
+        found.append(tuple(together))
+    return [TaskSplits(number, shares) for number, shares in enumerate(found)]
+
+
+# A Spark data source over our own reader and writer (Python data source API, Arrow batches).
+
 
 NAME = "tandem-rows"
 STRIPE_BYTES = 48 << 20

@@ -12,8 +12,7 @@ from pyroaring import BitMap64
 from tandem.delta.dv import from_base64
 from tandem.errors import JobFailed, ObjectNotFound
 from tandem.jobs.formats import Format, InputFile, JobTable, TimeBorders
-from tandem.spark.runtime.control import Control
-from tandem.spark.runtime.counters import prefix_of, reported
+from tandem.spark.runtime.control import Control, prefix_of, reported
 from tandem.spark.runtime.session import session_conf
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from tandem.spark.runtime.datasource import WriteResult
-    from tandem.spark.runtime.row_files import LoggedPartitionValue, RowsWork
+    from tandem.spark.runtime.row_files import InputSplit, LoggedPartitionValue, RowsWork
 
 _Answer = TypeVar("_Answer", bound=Format)
 
@@ -153,14 +152,25 @@ def cardinality(input_: InputFile) -> int:
 def reported_shares(
     control: Control, stage: str, inputs: Sequence[InputFile], round_: int
 ) -> AbstractContextManager[None]:
-    """Progress of a read by `read_rows`: files count by the shares of them that were read."""
+    """Progress of a read by `read_rows`."""
     from tandem.spark.runtime.datasource import shares
 
-    parts = [p.splits for p in shares(inputs)]
+    return reported_splits(control, stage, inputs, [p.splits for p in shares(inputs)], round_)
+
+
+def reported_splits(
+    control: Control,
+    stage: str,
+    inputs: Sequence[InputFile],
+    tasks: Sequence[Sequence[InputSplit]],
+    round_: int,
+) -> AbstractContextManager[None]:
+    """Progress of a read, given what each task reads: files count by the parts of them that were
+    read."""
     total = sum(i.size for i in inputs)
 
     def done(counts: Mapping[int, int]) -> tuple[int, int]:
-        read = [s for number, n in counts.items() for s in parts[number][:n]]
+        read = [s for number, n in counts.items() for s in tasks[number][:n]]
         files = sum(1 / s.parts for s in read)
         size = sum(inputs[s.input].size / s.parts for s in read)
         return int(files + 1e-6), min(int(size), total)

@@ -19,7 +19,7 @@ from urllib.parse import unquote_to_bytes, urlsplit
 import pyarrow as pa
 
 from tandem.delta.datafiles.file_errors import SchemaMismatch
-from tandem.delta.datafiles.page_walk import PageDamaged
+from tandem.delta.datafiles.pages import PageDamaged
 from tandem.delta.partitions import NULL_PARTITION, partition_texts, to_scalar
 from tandem.delta.schema import PrimitiveType
 from tandem.errors import (

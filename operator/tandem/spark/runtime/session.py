@@ -11,9 +11,12 @@ sentence, not a stack trace of the gateway. This module must not depend on any j
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
+import runpy
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -26,11 +29,13 @@ from typing import TYPE_CHECKING
 
 import tandem
 from tandem.errors import InvalidSpec, JobFailed, SparkMissing
+from tandem.spark.runtime.control import watch_parent
 from tandem.statements.coercion import SPARK_SESSION_CONF
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
+
 
 MINIMUM_JAVA = 17
 """PySpark 4 runs on Java 17 and later."""
@@ -336,3 +341,37 @@ def quiet_session(app_name: str, conf: Mapping[str, str]) -> SparkSession:
                 ) from error
         SparkContext(conf=settings, gateway=gateway)
     return session(app_name, conf)
+
+
+# Runs job after job in one process, so that Spark starts once: the other end of
+# `tandem.spark.launch.local`.
+#
+# A job is a line: the application's file and its arguments. The answer is its exit code. After a
+# job that failed the process ends: the next job gets a JVM that nothing has happened to.
+
+
+def main(address: str) -> int:
+    """Serve the socket at a path until the other end closes it or a job fails; returns the exit
+    code of the process."""
+    watch_parent()
+    keep()
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(address)
+        with connection.makefile("rw", encoding="utf-8") as lines:
+            for line in lines:
+                code = _run(json.loads(line))
+                lines.write(f"{code}\n")
+                lines.flush()
+                if code:
+                    return code
+    return 0
+
+
+def _run(words: list[str]) -> int:
+    """Run an application as Python runs a script; what it raises ends the process."""
+    sys.argv = words
+    try:
+        runpy.run_path(words[0], run_name="__main__")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0

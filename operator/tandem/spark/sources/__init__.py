@@ -2,15 +2,16 @@
 
 Never guesses: a value that does not fit is an error, and no row is dropped.
 
-    text              package: CSV and JSON text
     readers           a source as a DataFrame
     footers           schemas of Parquet files
     options           options of a source
     text_frames       CSV and JSON as DataFrames
+    text_lines        files as whole lines
+    text_records      the data source of records; JSON lines as arrays of texts
+    csv_text          RFC 4180; pure
+    json_text         JSON values, line by line, and their fields; pure
     text_casts        texts as values of a schema
-    char_types        CHAR(n) and VARCHAR(n)
-    schema_alignment  columns by name, at every level
+    schema_alignment  columns by name, at every level; CHAR(n) and VARCHAR(n)
     source_pin        keeps a merge's source at one state
-    row_hash          an identity for each source row
-    arrow_row_hash    the same identity over Arrow
+    row_hash          an identity for each source row, by Spark and over Arrow
 """

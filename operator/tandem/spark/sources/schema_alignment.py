@@ -6,22 +6,88 @@ a column that the table lacks, and a type that does not fit, are errors.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from tandem.delta.char_types import declared
 from tandem.delta.protocol import is_reserved_column
 from tandem.errors import InvalidSpec, StatementFailed
 from tandem.remedies import HEADER_AND_SEP
-from tandem.spark.runtime.names import quoted_identifier
-from tandem.spark.sources.char_types import bounded_text
-from tandem.spark.sources.text_casts import value_or_error, with_keys
+from tandem.spark.sources.text_casts import each_leaf, refusal, value_or_error, with_keys
 from tandem.statements.coercion import assignment_loss
+from tandem.statements.generate import quote_name
 from tandem.statements.types import NULL, STRING, decimal
 from tandem.statements.types import SqlType as StatementType
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
+
+
+# CHAR(n) and VARCHAR(n) as columns of Spark, by the rule of `tandem.delta.char_types`.
+
+
+def declared_char_types(schema_string: str) -> dict[str, DataType]:
+    """The declared types of columns that contain a CHAR or VARCHAR at some level, by the column's
+    name in lower case. `schema_string`: in the form of Delta's metadata."""
+    from pyspark.sql.types import DataType
+
+    found = {}
+    for field in json.loads(schema_string)["fields"]:
+        text = declared(field.get("metadata") or {})
+        if text:
+            found[field["name"].lower()] = DataType.fromDDL(text)
+    return found
+
+
+def bounded_text(
+    column: Column, type_: DataType | None, path: str, where: Column | None = None
+) -> Column:
+    """The column in the form that Spark stores; on a row whose text is too long, Spark raises.
+
+    Args:
+        type_: from `declared_char_types`; None for a column without such types.
+        where: the location of a row in a source, for the error.
+    """
+    if type_ is None or not _bounded(type_):
+        return column
+    return each_leaf(column, type_, path, lambda leaf, of, at: _fitting(leaf, of, at, where), where)
+
+
+def _fitting(column: Column, type_: DataType, path: str, where: Column | None) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+    from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
+
+    if not isinstance(type_, T.CharType | T.VarcharType):
+        return column
+    size = type_.length
+    text = column.cast("string")
+    whole = F.rpad(text, size, " ") if isinstance(type_, T.CharType) else text
+    error = refusal(text, type_.simpleString(), path, where, "a string is too long for its column")
+    return (
+        F.when(text.isNull(), F.lit(None).cast("string"))
+        .when(F.length(text) <= size, whole)
+        .when(F.length(F.rtrim(text)) <= size, F.substring(text, 1, size))
+        .otherwise(error.cast("string"))
+    )
+
+
+def _bounded(type_: DataType) -> bool:
+    from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
+
+    match type_:
+        case T.StructType():
+            return any(_bounded(f.dataType) for f in type_.fields)
+        case T.ArrayType():
+            return _bounded(type_.elementType)
+        case T.MapType():
+            return _bounded(type_.keyType) or _bounded(type_.valueType)
+        case _:
+            return isinstance(type_, T.CharType | T.VarcharType)
+
+
+# The alignment.
 
 
 def align_columns(
@@ -37,7 +103,7 @@ def align_columns(
     """`source` with exactly the table's columns.
 
     Args:
-        bounded: declared types from `tandem.spark.sources.char_types`.
+        bounded: declared types from `tandem.spark.sources.schema_alignment`.
         where: the location of a row, for errors.
         field: the field of the resource that describes the source.
         csv: whether names come from the first line of a CSV file, which a wrong option may misread.
@@ -56,7 +122,7 @@ def align_columns(
             column = F.lit(None).cast(wanted.dataType)
         else:
             column = by_name(
-                F.col(quoted_identifier(found.name)),
+                F.col(quote_name(found.name)),
                 found.dataType,
                 wanted.dataType,
                 location,

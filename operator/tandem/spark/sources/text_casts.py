@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tandem.errors import InvalidSpec
-from tandem.spark.runtime.names import quoted_identifier
-from tandem.spark.sources.text.records import FILE, FOLDER, LINE
+from tandem.spark.sources.text_records import FILE, FOLDER, LINE
+from tandem.statements.generate import quote_name
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -52,7 +52,7 @@ def cast_texts(
     places: bool = False,
     folders: Sequence[FolderColumn] = (),
 ) -> tuple[DataFrame, Column | None]:
-    """Convert records (`tandem.spark.sources.text.records`) to a schema, with their locations.
+    """Convert records (`tandem.spark.sources.text_records`) to a schema, with their locations.
 
     Args:
         paths: the records' files, by number.
@@ -82,7 +82,7 @@ def cast_texts(
                 given = [F.col(f"{FOLDER}{number}").cast(type_)]
                 if folder.overrides or name not in texts.columns:
                     return given[0]
-        found = each_leaf(F.col(quoted_identifier(name)), type_, name, leaf, where)
+        found = each_leaf(F.col(quote_name(name)), type_, name, leaf, where)
         return F.coalesce(found, *given) if given else found
 
     rows = texts.select(

@@ -17,21 +17,21 @@ from tandem.spark.runtime.listing import (
     lacking,
     types_in,
 )
+from tandem.spark.sources.csv_text import CsvParser, CsvProblem, Dialect, lines_in
+from tandem.spark.sources.json_text import JsonOptions
 from tandem.spark.sources.options import check_option_names, source_job
-from tandem.spark.sources.text.csv import CsvParser, CsvProblem, Dialect, lines_in
-from tandem.spark.sources.text.json import JsonOptions
-from tandem.spark.sources.text.json_rows import check_fields
-from tandem.spark.sources.text.lines import TextFile, read_text
-from tandem.spark.sources.text.records import (
+from tandem.spark.sources.text_casts import cast_texts
+from tandem.spark.sources.text_lines import TextFile, read_text
+from tandem.spark.sources.text_records import (
     FILE,
     FOLDER,
     LINE,
     RecordsSource,
     RecordsWork,
+    check_fields,
     place,
     with_begins,
 )
-from tandem.spark.sources.text_casts import cast_texts
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -211,7 +211,7 @@ def _inferred(
     from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
 
     from tandem.spark.runtime.datasource import put_work
-    from tandem.spark.sources.text.lines import NAME, LinesSource, LinesWork
+    from tandem.spark.sources.text_lines import NAME, LinesSource, LinesWork
 
     spark.dataSource.register(LinesSource)
     work = LinesWork(
@@ -310,7 +310,7 @@ def _records(
     from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
 
     from tandem.spark.runtime.datasource import put_work
-    from tandem.spark.sources.text.records import NAME
+    from tandem.spark.sources.text_records import RECORDS_SOURCE
 
     own = {name.lower() for name in wanted.names}
     more = [c.name for c in outside.columns if c.name.lower() not in own]
@@ -336,7 +336,7 @@ def _records(
     texts = T.StructType(
         [T.StructField(f.name, _texts(f.dataType)) for f in wanted.fields] + hidden
     )
-    reader = spark.read.format(NAME).schema(texts).options(**put_work(control, work, 0))
+    reader = spark.read.format(RECORDS_SOURCE).schema(texts).options(**put_work(control, work, 0))
     paths = [file.path for file in files]
     return cast_texts(
         reader.load(),

@@ -18,19 +18,19 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from tandem.delta.datafiles.float_bounds import FloatStatistics
+from tandem.delta.datafiles.footer import FileFooter, FooterInvalid, RowGroup, parse_group
 from tandem.delta.datafiles.reader import (
     BATCH_ROWS,
     DataFileReader,
     TableFormat,
     require_positions,
 )
-from tandem.delta.datafiles.rowgroups.encoded import CannotEncode, ColumnEncoder
-from tandem.delta.datafiles.rowgroups.footer import (
-    FileFooter,
-    FooterInvalid,
-    RowGroup,
-    parse_group,
+from tandem.delta.datafiles.rowgroups.encoded import (
+    CannotEncode,
+    ColumnEncoder,
+    NewValues,
+    Positions,
+    Replacement,
 )
 from tandem.delta.datafiles.rowgroups.joined import (
     MOST_GROUPS,
@@ -42,9 +42,9 @@ from tandem.delta.datafiles.rowgroups.joined import (
     opened,
     read_back,
 )
-from tandem.delta.datafiles.rowgroups.new_values import NewValues, Positions, Replacement
 from tandem.delta.datafiles.rowgroups.schema import GROUP_ROWS as ROWS_TOGETHER
 from tandem.delta.datafiles.rowgroups.schema import Unfit, cannot_be_edited, table_of, written_by_us
+from tandem.delta.datafiles.stats import FloatStatistics
 from tandem.delta.datafiles.writer import (
     GROUP_BYTES,
     GROUP_ROWS,

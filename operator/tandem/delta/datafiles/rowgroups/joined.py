@@ -3,8 +3,9 @@ may be in several files.
 
 The bytes of a column go from file to file as they are, inside of the kernel where both are local.
 Page indexes follow all row groups, as readers expect them; a bloom filter follows its row group.
-Floats are decoded for their bounds alone: those of other writers may hide NaN (`float_bounds`). So
-may their column indexes, and filters may hide one of the two zeros: floats get neither.
+Floats are decoded for their bounds alone: those of other writers may hide NaN
+(`stats.FloatBounds`). So may their column indexes, and filters may hide one of the two zeros:
+floats get neither.
 """
 
 from __future__ import annotations
@@ -19,36 +20,38 @@ from typing import Any, BinaryIO, Final, Self, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tandem.delta.datafiles import footer as footers
 from tandem.delta.datafiles import thrift
 from tandem.delta.datafiles.file_errors import missing, unreadable
-from tandem.delta.datafiles.float_bounds import (
-    FloatBounds,
-    FloatStatistics,
-    has_float,
-    leaves_of,
-    summaries,
-)
-from tandem.delta.datafiles.footer import with_floats
-from tandem.delta.datafiles.page_walk import ColumnPages, PageDamaged, require_pages
-from tandem.delta.datafiles.reader import DataFileReader, TableFormat, arrow_schema, read_whole
-from tandem.delta.datafiles.rowgroups import footer as footers
-from tandem.delta.datafiles.rowgroups.footer import (
+from tandem.delta.datafiles.footer import (
     MAGIC,
     TAIL,
     ByteRange,
     ColumnChunk,
     FileFooter,
     FooterInvalid,
-    Placed,
     RowGroup,
+    parse,
+    read_footer,
+)
+from tandem.delta.datafiles.footer_edit import (
+    Placed,
     footer_bytes,
     group_at,
     group_of,
     offset_index_at,
-    parse,
-    read_footer,
+    with_floats,
 )
-from tandem.delta.datafiles.stats import from_footer
+from tandem.delta.datafiles.pages import ColumnPages, PageDamaged, require_pages
+from tandem.delta.datafiles.reader import DataFileReader, TableFormat, arrow_schema, read_whole
+from tandem.delta.datafiles.stats import (
+    FloatBounds,
+    FloatStatistics,
+    from_footer,
+    has_float,
+    leaves_of,
+    summaries,
+)
 from tandem.delta.datafiles.writer import Describe, WrittenFile, logged, new_path
 from tandem.errors import DataFileMissing, ObjectNotFound, StorageError
 from tandem.storage.files import append_range, read_ahead, version_of

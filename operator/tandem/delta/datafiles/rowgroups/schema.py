@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from tandem.delta.datafiles import thrift
 from tandem.delta.datafiles.conform import all_nullable
+from tandem.delta.datafiles.footer import TAIL, ColumnChunk, FileFooter, parse
 from tandem.delta.datafiles.reader import TableFormat
-from tandem.delta.datafiles.rowgroups.footer import TAIL, ColumnChunk, FileFooter, parse
 from tandem.delta.datafiles.stats import counted_leaves, listed_leaves
 from tandem.delta.datafiles.times import RebaseBoundaries
 from tandem.delta.datafiles.writer import arrow_writer, codec_of

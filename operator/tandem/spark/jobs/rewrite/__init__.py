@@ -4,8 +4,7 @@ Only `job`, `exchange` and `large_bins` may import Spark, each inside of functio
 
     job          a task per bin, and the result
     bins         one bin in its order, decoded and encoded
-    decoded_rows the live rows of its inputs
-    copied       one bin of which row groups are copied
+    copied       one bin of which row groups are copied; the live rows of its inputs
     divided      bins divided by time
     sorted_bins  one bin sorted or z-ordered in memory
     codes        the order of rows, and z-values, on integers

@@ -21,15 +21,16 @@ from tandem.errors import CountMismatch
 from tandem.jobs.formats import InputFile, JobBin, JobSpec, RewriteJob
 from tandem.rowmap.permutation import Ranks
 from tandem.rowmap.rowmap import MapOutput, RowMap, RowMapBuilder, RowMapIdentity
-from tandem.spark.jobs.rewrite.copied import BinFiles, CopyChoice, choose
-from tandem.spark.jobs.rewrite.decoded_rows import (
+from tandem.spark.jobs.rewrite.copied import (
+    BinFiles,
+    CopyChoice,
     ahead,
+    choose,
     encoding_of,
     live_batches,
     write_in_order,
 )
-from tandem.spark.runtime.control import job_table_format
-from tandem.spark.runtime.counters import Counter, prefix_of
+from tandem.spark.runtime.control import Counter, job_table_format, prefix_of
 from tandem.spark.runtime.frames import dead_rows
 from tandem.spark.runtime.written_facts import FileDescriber
 from tandem.storage import Store

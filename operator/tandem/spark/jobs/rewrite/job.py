@@ -17,8 +17,7 @@ from tandem.jobs.results import JobResult, OutputFile
 from tandem.rowmap.binary_format import to_bytes
 from tandem.rowmap.rowmap import RowMap, merge
 from tandem.spark.jobs.rewrite.bins import MEMORY, BinResult, BinTooLarge, rewrite_bin, row_map_of
-from tandem.spark.runtime.control import Control, output_file
-from tandem.spark.runtime.counters import reported
+from tandem.spark.runtime.control import Control, output_file, reported
 from tandem.spark.runtime.frames import isolated_session
 from tandem.spark.runtime.written_facts import store_facts
 

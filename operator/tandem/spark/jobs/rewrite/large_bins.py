@@ -49,7 +49,7 @@ from tandem.spark.jobs.rewrite.codes import (
     sampled_rows,
     z_values,
 )
-from tandem.spark.jobs.rewrite.decoded_rows import decoded, require_rows
+from tandem.spark.jobs.rewrite.copied import decoded, require_rows
 from tandem.spark.jobs.rewrite.exchange import BlockFile, Exchange, KeptBlock, RowBlock, sized
 from tandem.spark.jobs.rewrite.sorted_bins import (
     KEY_BYTES,
@@ -62,8 +62,7 @@ from tandem.spark.jobs.rewrite.sorted_bins import (
     release_unused,
     whole_columns,
 )
-from tandem.spark.runtime.control import Control, job_table_format
-from tandem.spark.runtime.counters import Counter, prefix_of, reported
+from tandem.spark.runtime.control import Control, Counter, job_table_format, prefix_of, reported
 from tandem.spark.runtime.frames import dead_rows
 from tandem.spark.runtime.row_files import InputSplit
 from tandem.storage import Store

@@ -22,9 +22,8 @@ from tandem.errors import CountMismatch
 from tandem.jobs.formats import InputFile, JobLayout, JobSpec, RewriteJob
 from tandem.spark.jobs.rewrite.bins import MEMORY, BinResult, BinTooLarge
 from tandem.spark.jobs.rewrite.codes import Rows, codes_of, in_order, one_array, z_codes
-from tandem.spark.jobs.rewrite.decoded_rows import live_batches
-from tandem.spark.runtime.control import job_table_format
-from tandem.spark.runtime.counters import Counter, prefix_of
+from tandem.spark.jobs.rewrite.copied import live_batches
+from tandem.spark.runtime.control import Counter, job_table_format, prefix_of
 from tandem.spark.runtime.frames import dead_rows
 from tandem.spark.runtime.written_facts import FileDescriber
 from tandem.storage import Store

@@ -18,8 +18,7 @@ from tandem.delta.datafiles.file_errors import missing
 from tandem.errors import ObjectNotFound, SourceUnreadable, StatementFailed
 from tandem.jobs.formats import Format
 from tandem.remedies import ENCODING
-from tandem.spark.runtime.datasource import get_work
-from tandem.spark.runtime.input_splits import TaskSplits, task_splits
+from tandem.spark.runtime.datasource import TaskSplits, get_work, task_splits
 from tandem.storage import Store, open_store
 
 if TYPE_CHECKING:
