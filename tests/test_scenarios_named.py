@@ -27,7 +27,9 @@ BOTH_WAYS = (*COMPACTION_AND_UPDATE, *INGEST_AND_COMPACTION, "Z2", "Z11", "D56",
 PLANS = ("C1a", "C1b", "C11", "C11b", "C12", "C12b", "C13", "C14")
 PLANS_OF_LOADS = ("S15", "S16", "S17", "S18")
 """Asked for as pure plans."""
-FAILURES = ("C4", "C5", "C6", "C6b", "C15", "D9", "D23", "Z5", "Z6", "Z13", "Z14", "Z16", "Z20")
+CRASHES = ("C4", "C5", "C6", "C6b", "Z6")
+"""Asked for with real processes that die on a real disk."""
+FAILURES = ("C4", "C5", "C6b", "C15", "D9", "D23", "Z5", "Z6", "Z13", "Z14", "Z16", "Z20")
 FOREIGN = ("W1", "W2", "W3", "W4", "W5", "W6", "W7", "W8", "W10")
 REPLACES = (
     *(f"D{number}" for number in (*range(25, 45), *range(47, 52))),
@@ -116,6 +118,11 @@ def test_ids_are_read_from_names() -> None:
 @pytest.mark.parametrize("scenario", ON_TABLES)
 def test_scenario_is_tested_on_a_real_table(scenario: str) -> None:
     assert _named("tables").get(scenario), f"no test of tests/tables begins with test_{scenario}_"
+
+
+@pytest.mark.parametrize("scenario", CRASHES)
+def test_scenario_is_tested_with_real_processes(scenario: str) -> None:
+    assert _named("crash").get(scenario), f"no test of tests/crash begins with test_{scenario}_"
 
 
 @pytest.mark.parametrize("scenario", ON_LOGS)

@@ -15,6 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from support.jobs import quick_lake
 from support.jobs.no_spark import NoSpark
+from support.present import present
 from support.some import every_case, some
 from tandem.delta.actions import Txn
 from tandem.delta.datafiles import writer
@@ -280,8 +281,7 @@ def test_features_as_spark_lists_them(delta_spark: SparkSession, tmp_path: Path)
 
 def _forget(spark: SparkSession) -> None:
     """Make Spark + Delta look at the log again instead of at what it remembers."""
-    jvm = spark._jvm
-    assert jvm is not None
+    jvm = present(spark._jvm)
     jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
 
 
@@ -379,8 +379,7 @@ def test_every_legacy_table_that_was_upgraded_is_read_and_written_by_spark(
 
 
 def test_new_files_are_logged_as_sparks_uris(delta_spark: SparkSession) -> None:
-    java = delta_spark.sparkContext._jvm
-    assert java is not None
+    java = present(delta_spark.sparkContext._jvm)
     for value in ODD_VALUES:
         path = writer.new_path("0123456789abcdef-1", {"p": value}, 0)
         assert java.org.apache.hadoop.fs.Path(path).toUri().toString() == writer.logged(path)

@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 
 from mergelog.orders import MERGE, STITCH, Orders, rows
 from mergelog.test_beside import Before
+from support.present import present
 from tandem import mergelog
 from tandem.errors import UnsupportedFeature
 from tandem.mergelog.writer import Upload
@@ -147,8 +148,7 @@ def test_a_merge_and_the_status_name_what_to_drop_and_nothing_is_lost(
     assert (status.phase, status.conditions[0].reason) == (Phase.FAILED, "UnsupportedFeature")
     assert_named(status.conditions[0].message, property_)
     table = Table(orders.store, orders.log.base, "LakeTable/orders")
-    log = read_log_status(table, None, TableStatus())
-    assert log is not None
+    log = present(read_log_status(table, None, TableStatus()))
     assert log.unmerged_blocks == 4
     assert_named(log.problem or "", property_)
     assert "then merge the log" in (log.problem or "")
@@ -157,8 +157,7 @@ def test_a_merge_and_the_status_name_what_to_drop_and_nothing_is_lost(
     property_.drop(DeltaTable(orders.location))
     assert orders.run(MERGE, name="again").phase is Phase.SUCCEEDED
     assert orders.base() == orders.view() == before
-    log = read_log_status(table, None, TableStatus())
-    assert log is not None
+    log = present(read_log_status(table, None, TableStatus()))
     assert log.problem is None
 
 

@@ -16,6 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 from mergelog.orders import MERGE, STITCH, Orders, rows
 from mergelog.test_beside import Before
 from support.lake.faults import Fault, ProcessDied, StrikeOnce
+from support.present import present
 from tandem import mergelog
 from tandem.jobs.formats import UpsertJob
 from tandem.mergelog.usage import LogReader
@@ -50,8 +51,7 @@ def test_rows_of_a_source_replace_those_of_their_keys(orders: Orders) -> None:
     base, instant = orders.log.base.snapshot().version, orders.log.snapshot().version
     status = upsert(orders, rows(range(10, 14), "theirs", 9))
     assert status.phase is Phase.SUCCEEDED, status
-    result = status.result
-    assert result is not None
+    result = present(status.result)
     assert result.rows_affected is not None
     assert (result.rows_affected.upserted, result.rows_affected.deleted) == (4, 0)
     assert (result.blocks_out, result.version) == (1, instant + 1)
@@ -112,8 +112,7 @@ def test_a_failed_upsert_leaves_a_gap_between_instants_and_nothing_else(orders: 
     last = orders.log.log.latest_version()
     without_key = rows(range(1), "x", 9).set_column(0, "id", pa.nulls(1, pa.int64()))
     assert upsert(orders, without_key).phase is Phase.FAILED
-    found = orders.log.log.commit(last + 1)
-    assert found is not None
+    found = present(orders.log.log.commit(last + 1))
     assert found.info is not None
     assert found.info.operation == "ABANDON"
     orders.append(rows(range(41, 42), "after", 9), batch=1)

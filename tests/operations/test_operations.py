@@ -35,8 +35,7 @@ def test_an_interrupted_operation_stops_and_the_next_run_completes_it(point: Poi
     assert single.files_left() == []
     assert single.world.jobs.running() == []
     assert single.world.locks.entries(single.table.location) == ()
-    after = single.run()
-    assert after is not None
+    after = single.end()
     assert after.reason is Reason.COMMITTED
     assert after.attempt == 2
 
@@ -65,7 +64,7 @@ def test_a_deadline_counts_from_the_first_start_and_not_from_a_restart() -> None
     single = Single("compaction")
     single.limit(active_deadline_seconds=60)
     began = single.world.clock.now
-    assert single.run(StrikeOnce(Point.RECONCILE, Fault.DIE_BEFORE)) is None
+    single.die(StrikeOnce(Point.RECONCILE, Fault.DIE_BEFORE))
     single.world.clock.now += 60_000
     ending = single.drive(single.session(started_ms=began))
     assert ending.reason is Reason.DEADLINE_EXCEEDED
@@ -77,7 +76,7 @@ def test_a_deadline_that_passed_during_downtime_does_not_hide_the_commit() -> No
     single = Single("compaction")
     single.limit(active_deadline_seconds=60)
     began = single.world.clock.now
-    assert single.run(StrikeOnce(Point.FINISH_JOB, Fault.DIE_BEFORE)) is None
+    single.die(StrikeOnce(Point.FINISH_JOB, Fault.DIE_BEFORE))
     single.world.clock.now += 60_000
     ending = single.drive(single.session(started_ms=began))
     assert ending.reason is Reason.COMMITTED
@@ -100,8 +99,7 @@ def test_cancelled_by_deletion_leaves_nothing_even_after_a_restart(point: Point)
     assert single.files_left() == []
     assert single.world.jobs.running() == []
     assert single.world.locks.entries(single.table.location) == ()
-    again = single.run()
-    assert again is not None
+    again = single.end()
     assert again.reason is Reason.COMMITTED
 
 
@@ -165,8 +163,7 @@ def test_suspended_and_resumed() -> None:
     session.request_stop(StopRequest.SUSPEND)
     assert single.drive(session).phase is Phase.SUSPENDED
     assert single.world.locks.entries(single.table.location) == ()
-    resumed = single.run()
-    assert resumed is not None
+    resumed = single.end()
     assert resumed.reason is Reason.COMMITTED
 
 
@@ -221,20 +218,18 @@ def test_a_result_of_another_attempt_is_refused() -> None:
 @pytest.mark.parametrize("name", ["plan.json", "job.json"])
 def test_a_damaged_plan_is_not_adopted(name: str) -> None:
     single = Single("compaction")
-    assert single.run(StrikeOnce(Point.RECONCILE, Fault.DIE_BEFORE)) is None
+    single.die(StrikeOnce(Point.RECONCILE, Fault.DIE_BEFORE))
     _rewrite(single, name, b"{")
-    ending = single.run()
-    assert ending is not None
+    ending = single.end()
     assert ending.reason is Reason.COMMITTED
     assert ending.attempt == 2
 
 
 def test_a_complete_attempt_is_adopted_without_another_job() -> None:
     single = Single("compaction")
-    assert single.run(StrikeOnce(Point.RECONCILE, Fault.DIE_BEFORE)) is None
+    single.die(StrikeOnce(Point.RECONCILE, Fault.DIE_BEFORE))
     strike = StrikeOnce(Point.MAINTAIN, Fault.REPEAT)
-    ending = single.run(strike)
-    assert ending is not None
+    ending = single.end(strike)
     assert ending.attempt == 1
     assert Point.START_JOB not in {effect.point for effect in strike.seen}
 
@@ -261,13 +256,12 @@ def test_Z5_a_vacuum_of_older_deletion_vectors_means_the_job_again(
     while not _vectors(single):
         single.foreign("delete_with_vectors")
     read = _vectors(single)
-    assert single.run(StrikeOnce(Point.RECONCILE, Fault.DIE_BEFORE)) is None
+    single.die(StrikeOnce(Point.RECONCILE, Fault.DIE_BEFORE))
     while read & _named(single):
         single.foreign("update_with_vectors")
         single.foreign("delete_with_vectors")
     single.world.store.delete(sorted(_vectors(single) - _named(single)))
-    ending = single.run()
-    assert ending is not None
+    ending = single.end()
     assert ending.reason is Reason.COMMITTED, ending
     assert ending.attempt == attempts
 
@@ -363,8 +357,7 @@ def test_a_failure_that_was_closed_but_not_recorded_is_recorded_by_the_next_run(
     single.world.clock.now += 5_000
     with pytest.raises(BaseException, match="before RecordResult"):
         single.drive(session)
-    ending = single.run()
-    assert ending is not None
+    ending = single.end()
     assert ending.reason is Reason.DEADLINE_EXCEEDED
     assert single.run() == ending
 
@@ -445,7 +438,7 @@ def test_a_session_that_was_forgotten_holds_nothing() -> None:
 
 def test_Z6_of_two_sessions_that_find_the_same_attempt_one_takes_it_over() -> None:
     single = Single("compaction")
-    assert single.run(StrikeOnce(Point.RECONCILE, Fault.DIE_BEFORE), jobs_live_on=True) is None
+    single.die(StrikeOnce(Point.RECONCILE, Fault.DIE_BEFORE), jobs_live_on=True)
     ports = single.world.ports()
     first, second = (
         open_session(

@@ -10,6 +10,7 @@ import pytest
 
 from operations.machine_play import RUNNING, play
 from simulator.single import MAKERS, Single
+from support.present import present
 from tandem.errors import ClusterUnavailable, InvalidSpec, JobRefused, Reason, TandemError
 from tandem.jobs.runner import JobRequest
 from tandem.operations.attempt import paths
@@ -83,8 +84,7 @@ def test_every_kind_goes_on_once_its_job_is_taken(
 ) -> None:
     single = Single(kind)
     jobs = refusing(single, monkeypatch, QUOTA, GONE, QUOTA)
-    ending = single.run()
-    assert ending is not None
+    ending = single.end()
     assert ending.phase is Phase.SUCCEEDED
     assert ending.attempt == 1
     assert len(jobs.taken) == single.job_count
@@ -103,11 +103,9 @@ def test_it_waits_without_locks_and_says_why_since_when_and_until(
     condition = status.conditions[0]
     assert (status.phase, condition.reason) == (Phase.PENDING, Reason.JOB_REFUSED)
     assert condition.message.startswith("no (found: 403 exceeded quota: jobs")
-    first = session.state.refusal
-    assert first is not None
+    first = present(session.state.refusal)
     until_refused_again(session)
-    second = session.state.refusal
-    assert second is not None
+    second = present(session.state.refusal)
     assert (first.tries, second.tries, second.since_ms) == (1, 2, first.since_ms)
     assert "(since 20" in condition.message
     assert ", tried again at 20" in condition.message
@@ -181,8 +179,7 @@ def test_a_wait_that_is_ended_leaves_nothing_and_the_next_run_succeeds(
     assert single.version == version
     assert single.files_left() == []
     single.world.living.clear()
-    again = single.run()
-    assert again is not None
+    again = single.end()
     assert again.reason is Reason.COMMITTED
 
 
@@ -190,8 +187,7 @@ def test_a_deadline_ends_it_and_names_the_refusal(monkeypatch: pytest.MonkeyPatc
     single = Single("compaction")
     single.limit(active_deadline_seconds=60)
     refusing(single, monkeypatch, *[QUOTA] * 99)
-    ending = single.run()
-    assert ending is not None
+    ending = single.end()
     assert ending.reason is Reason.DEADLINE_EXCEEDED
     assert "exceeded quota" in ending.message
     assert single.commits == 0
@@ -210,8 +206,7 @@ def test_refusals_and_restarts_do_not_use_up_attempts(
         single.world.living.clear()
         single.world.locks.expire(single.table.location, single.operation_id)
     jobs.answers = []
-    ending = single.run()
-    assert ending is not None
+    ending = single.end()
     assert ending.phase is Phase.SUCCEEDED
 
 
@@ -236,12 +231,10 @@ def test_a_request_that_is_wrong_fails_at_once_and_can_be_corrected(
     single = Single("compaction")
     version = single.version
     refusing(single, monkeypatch, InvalidSpec("refused", field="spec.sparkTemplate"))
-    ending = single.run()
-    assert ending is not None
+    ending = single.end()
     assert (ending.phase, ending.reason) == (Phase.FAILED, Reason.INVALID_SPEC)
     assert single.version == version
     # The operator's template, which is no part of the resource, is corrected.
     single.world.living.clear()
-    again = single.run()
-    assert again is not None
+    again = single.end()
     assert again.reason is Reason.COMMITTED

@@ -4,7 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from operations.machine_play import BEGIN, PLAN, PUTTING, RECONCILING, RESULT, RUNNING, play, points
+from operations.machine_play import (
+    BEGIN,
+    CLAIMED,
+    DECIDED,
+    PLAN,
+    PUTTING,
+    RECONCILING,
+    RESULT,
+    RUNNING,
+    closing,
+    done,
+    ended,
+    found,
+    play,
+    points,
+)
 from tandem.errors import Reason
 from tandem.operations.machine.events import (
     AdoptionRefused,
@@ -46,7 +61,7 @@ from tandem.spec.status import Phase
 
 
 def test_an_undisturbed_operation_commits() -> None:
-    events = [*PUTTING, CommitPut(RESULT), *(EffectDone(point) for point in AFTER_SUCCESS)]
+    events = [*PUTTING, CommitPut(RESULT), *done(*AFTER_SUCCESS)]
     state, effects = play(events)
     assert points(effects) == [
         Point.READ_TABLE,
@@ -73,7 +88,7 @@ def test_an_undisturbed_operation_commits() -> None:
 def test_phases_follow_each_other() -> None:
     state = OperationState()
     phases = [state.phase]
-    for event in [*PUTTING, CommitPut(RESULT), *(EffectDone(point) for point in AFTER_SUCCESS)]:
+    for event in [*PUTTING, CommitPut(RESULT), *done(*AFTER_SUCCESS)]:
         state, _ = step(state, event)
         if state.phase is not phases[-1]:
             phases.append(state.phase)
@@ -96,8 +111,7 @@ def test_the_put_is_for_the_version_after_the_one_that_was_looked_at() -> None:
             CommitLost(),
             TableRead(9),
             Decided(9, Verdict.COMMIT),
-            EffectDone(Point.WRITE_SIDECARS),
-            EffectDone(Point.ENTER_COMMIT),
+            *done(Point.WRITE_SIDECARS, Point.ENTER_COMMIT),
         ]
     )
     assert effects[-1] == Effect(Point.PUT_COMMIT, attempt=1, version=10)
@@ -108,9 +122,8 @@ def test_an_abandoned_attempt_publishes_nothing(stop: TableRead) -> None:
     state, effects = play([*PUTTING, CommitLost(), stop])
     todo = [Point.STOP_JOB, Point.CLEAN_ATTEMPT, Point.RELEASE_LOCKS]
     assert points(effects)[-1] is todo[0]
-    state, effects = play([*PUTTING, CommitLost(), stop, *(EffectDone(point) for point in todo)])
-    assert state.outcome.ended is not None
-    assert state.outcome.ended.reason is Reason.ABANDONED
+    state, effects = play([*PUTTING, CommitLost(), stop, *done(*todo)])
+    assert ended(state).reason is Reason.ABANDONED
     assert Point.RECORD_RESULT not in points(effects)
 
 
@@ -121,7 +134,7 @@ def test_a_success_in_the_log_is_reported_instead_of_put_again() -> None:
 
 def test_a_recorded_result_is_reported() -> None:
     recorded = Ending(Phase.FAILED, Reason.CONFLICT, "lost", 2)
-    state, effects = play([Started(), TableRead(3), EarlierFound(recorded=recorded)])
+    state, effects = play(found(recorded=recorded))
     assert state.outcome.ended == recorded
     assert points(effects) == [Point.READ_TABLE, Point.CHECK_EARLIER_OUTCOME]
 
@@ -169,9 +182,7 @@ def test_a_success_in_the_log_overrides_a_contradictory_record() -> None:
 
 def test_a_complete_attempt_is_adopted_and_reconciled_under_its_own_number() -> None:
     events: list[Event] = [
-        Started(),
-        TableRead(3),
-        EarlierFound(attempt=2, complete=True),
+        *found(attempt=2, complete=True),
         AttemptAdopted(PLAN, round=0),
         LocksGranted(5),
         TableRead(7),
@@ -185,9 +196,7 @@ def test_a_complete_attempt_is_adopted_and_reconciled_under_its_own_number() -> 
 @pytest.mark.parametrize("round_", [0, 2])
 def test_a_running_job_is_taken_over_and_its_round_waited_for(round_: int) -> None:
     events: list[Event] = [
-        Started(),
-        TableRead(3),
-        EarlierFound(attempt=2, running=True),
+        *found(attempt=2, running=True),
         AttemptAdopted(PLAN, round_, awaited=True),
         LocksGranted(5),
     ]
@@ -214,17 +223,14 @@ def test_a_running_job_is_taken_over_and_its_round_waited_for(round_: int) -> No
 
 def test_a_job_that_was_taken_over_and_fails_counts_as_one_more() -> None:
     events: list[Event] = [
-        Started(),
-        TableRead(3),
-        EarlierFound(attempt=2, running=True, failures=1),
+        *found(attempt=2, running=True, failures=1),
         AttemptAdopted(PLAN, 0, awaited=True),
         LocksGranted(5),
         JobLost(Reason.JOB_FAILED, "out of memory"),
     ]
     state, _ = play(events, Limits(backoff_limit=1))
-    assert state.outcome.closing is not None
-    assert not state.outcome.closing.again
-    assert "attempt 2 of 2" in state.outcome.closing.ending.message
+    assert not closing(state).again
+    assert "attempt 2 of 2" in closing(state).ending.message
 
 
 def test_the_failure_of_an_attempt_is_not_reported_for_the_next_one() -> None:
@@ -239,12 +245,8 @@ def test_the_failure_of_an_attempt_is_not_reported_for_the_next_one() -> None:
 
 def test_after_an_incomplete_attempt_the_next_starts_and_the_log_learns_nothing() -> None:
     events: list[Event] = [
-        Started(),
-        TableRead(3),
-        EarlierFound(attempt=2),
-        EffectDone(Point.STOP_JOB),
-        EffectDone(Point.END_ATTEMPT),
-        EffectDone(Point.RELEASE_LOCKS),
+        *found(attempt=2),
+        *done(Point.STOP_JOB, Point.END_ATTEMPT, Point.RELEASE_LOCKS),
         TableRead(3),
         EarlierFound(attempt=2, ended=True, failures=1),
         EffectDone(Point.CLEAN_ATTEMPT),
@@ -262,9 +264,8 @@ def test_an_attempt_stops_and_cleans_up_once_another_one_has_succeeded() -> None
     events: list[Event] = [*PUTTING, CommitLost(), TableRead(9, succeeded=2)]
     state, effects = play(events)
     assert effects[-1] == Effect(Point.STOP_JOB, attempt=1)
-    assert state.outcome.closing is not None
-    assert state.outcome.closing.todo == (Point.CLEAN_ATTEMPT, Point.RELEASE_LOCKS)
-    assert state.outcome.closing.again
+    assert closing(state).todo == (Point.CLEAN_ATTEMPT, Point.RELEASE_LOCKS)
+    assert closing(state).again
 
 
 @pytest.mark.parametrize(("abandoned", "closes"), [(0, True), (1, False)])
@@ -292,10 +293,10 @@ def test_an_ending_without_a_job_is_committed_if_an_earlier_attempt_may_still_co
     ],
 )
 def test_what_ends_before_a_job_is_asked_for_writes_nothing_to_the_log(failed: Event) -> None:
-    waiting: list[Event] = [*BEGIN, EffectDone(Point.CLAIM_ATTEMPT), LocksWaiting((("a", "b"),))]
-    ends: list[Event] = [EffectDone(Point.RECORD_RESULT), EffectDone(Point.RELEASE_LOCKS)]
+    waiting: list[Event] = [*CLAIMED, LocksWaiting((("a", "b"),))]
+    ends: list[Event] = [*done(Point.RECORD_RESULT, Point.RELEASE_LOCKS)]
     state, effects = play([*waiting, failed, *ends])
-    assert state.outcome.ended is not None
+    assert ended(state)
     assert points(effects)[-2:] == [Point.RECORD_RESULT, Point.RELEASE_LOCKS]
     assert Point.ABANDON_ATTEMPT not in points(effects)
 
@@ -304,41 +305,34 @@ def test_what_ends_before_a_job_is_asked_for_writes_nothing_to_the_log(failed: E
 def test_an_attempt_without_a_plan_cannot_have_failed(begun: bool) -> None:
     """The process that claimed it was suspended or restarted before it did anything: it does not
     count towards the backoff limit."""
-    state, _ = play([Started(), TableRead(3), EarlierFound(attempt=1, begun=begun)])
-    assert state.outcome.closing is not None
-    assert state.outcome.closing.counted is begun
+    state, _ = play(found(attempt=1, begun=begun))
+    assert closing(state).counted is begun
 
 
 def test_adoption_refused_means_another_attempt() -> None:
     events: list[Event] = [
-        Started(),
-        TableRead(3),
-        EarlierFound(attempt=1, complete=True),
+        *found(attempt=1, complete=True),
         AdoptionRefused("the row map is damaged"),
     ]
     state, _ = play(events)
-    assert state.outcome.closing is not None
-    assert state.outcome.closing.again
+    assert closing(state).again
 
 
 def test_a_live_process_is_left_alone() -> None:
-    state, effects = play([Started(), TableRead(3), EarlierFound(attempt=1, alive="process 7")])
-    assert state.outcome.ended is not None
-    assert state.outcome.ended.reason is Reason.ALREADY_RUNNING
-    assert "process 7" in state.outcome.ended.message
+    state, effects = play(found(attempt=1, alive="process 7"))
+    assert ended(state).reason is Reason.ALREADY_RUNNING
+    assert "process 7" in ended(state).message
     assert points(effects) == [Point.READ_TABLE, Point.CHECK_EARLIER_OUTCOME]
 
 
 def test_a_lost_claim_is_a_live_process_too() -> None:
     state, _ = play([*BEGIN, ClaimLost()])
-    assert state.outcome.ended is not None
-    assert state.outcome.ended.reason is Reason.ALREADY_RUNNING
+    assert ended(state).reason is Reason.ALREADY_RUNNING
 
 
 def test_I28_an_operation_that_waited_for_locks_plans_again() -> None:
     waiting: list[Event] = [
-        *BEGIN,
-        EffectDone(Point.CLAIM_ATTEMPT),
+        *CLAIMED,
         LocksWaiting((("TableCompaction/nightly", "segment 0.1"),), now_ms=7),
     ]
     state, effects = play(waiting)
@@ -356,17 +350,15 @@ def test_I28_an_operation_that_waited_for_locks_plans_again() -> None:
 
 
 def test_I25_a_revoked_holder_publishes_nothing_and_queues_again() -> None:
-    state, effects = play([*PUTTING[:-1], CommitRefused(revoked=True)])
+    state, effects = play([*DECIDED, CommitRefused(revoked=True)])
     assert Point.PUT_COMMIT not in points(effects)
-    assert state.outcome.closing is not None
-    assert state.outcome.closing.again
-    assert not state.outcome.closing.counted
+    assert closing(state).again
+    assert not closing(state).counted
 
 
 def test_dry_run_stops_at_the_plan_and_records_nothing() -> None:
     state, effects = play(BEGIN, Limits(dry_run=True))
-    assert state.outcome.ended is not None
-    assert state.outcome.ended.plan == PLAN
+    assert ended(state).plan == PLAN
     assert points(effects)[-1] is Point.PLAN
 
 

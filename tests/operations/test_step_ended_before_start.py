@@ -6,12 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from operations.machine_play import BEGIN, PLAN, play, points
+from operations.machine_play import (
+    BEGIN,
+    CLAIMED,
+    PLAN,
+    done,
+    ended,
+    found,
+    play,
+    points,
+)
 from tandem.errors import Reason
 from tandem.operations.machine.events import (
     AbandonedBefore,
     ClaimLost,
-    EarlierFound,
     Effect,
     EffectDone,
     EffectFailed,
@@ -22,7 +30,6 @@ from tandem.operations.machine.events import (
     LocksWaiting,
     PlanMade,
     Point,
-    Started,
     StopRequest,
     TableRead,
 )
@@ -39,12 +46,7 @@ ENDED_BEFORE_START = [
 
 @pytest.mark.parametrize(("planned", "ending"), ENDED_BEFORE_START)
 def test_the_outcome_of_a_plan_is_recorded_under_a_claim(planned: Event, ending: Ending) -> None:
-    events = [
-        *BEGIN[:-1],
-        planned,
-        EffectDone(Point.CLAIM_ATTEMPT),
-        EffectDone(Point.RECORD_RESULT),
-    ]
+    events = [*BEGIN[:-1], planned, *done(Point.CLAIM_ATTEMPT, Point.RECORD_RESULT)]
     state, effects = play(events)
     assert effects[-2:] == [Effect(Point.CLAIM_ATTEMPT, 1), Effect(Point.RECORD_RESULT, 1)]
     assert state.outcome.ended == ending
@@ -57,10 +59,8 @@ def test_a_repeated_plan_ends_its_attempt_without_a_commit(planned: Event, endin
         EffectDone(Point.AWAIT_LOCKS),
         LocksGranted(4),
     ]
-    events = [*BEGIN, EffectDone(Point.CLAIM_ATTEMPT), *waited, TableRead(9), planned]
-    state, effects = play(
-        [*events, EffectDone(Point.RECORD_RESULT), EffectDone(Point.RELEASE_LOCKS)]
-    )
+    events = [*CLAIMED, *waited, TableRead(9), planned]
+    state, effects = play([*events, *done(Point.RECORD_RESULT, Point.RELEASE_LOCKS)])
     assert points(effects)[-2:] == [Point.RECORD_RESULT, Point.RELEASE_LOCKS]
     assert state.outcome.ended == replace(ending, plan=PLAN)
 
@@ -81,8 +81,7 @@ def test_without_its_claim_the_outcome_of_a_plan_is_not_reported(
     planned: Event, answer: Event, reason: Reason
 ) -> None:
     state, effects = play([*BEGIN[:-1], planned, answer])
-    assert state.outcome.ended is not None
-    assert state.outcome.ended.reason is reason
+    assert ended(state).reason is reason
     assert points(effects)[-1] is Point.CLAIM_ATTEMPT
 
 
@@ -91,12 +90,10 @@ def test_without_its_record_the_outcome_of_a_plan_is_not_reported(planned: Event
     begun = [*BEGIN[:-1], planned, EffectDone(Point.CLAIM_ATTEMPT)]
     failed = EffectFailed(Effect(Point.RECORD_RESULT, 1), Reason.STORAGE_FULL, "no room")
     state, _ = play([*begun, failed])
-    assert state.outcome.ended is not None
-    assert state.outcome.ended.reason is Reason.STORAGE_FULL
-    assert state.outcome.ended.message.endswith("; this could not be recorded: no room")
+    assert ended(state).reason is Reason.STORAGE_FULL
+    assert ended(state).message.endswith("; this could not be recorded: no room")
     state, _ = play([*begun, AbandonedBefore(), EffectDone(Point.RELEASE_LOCKS)])
-    assert state.outcome.ended is not None
-    assert state.outcome.ended.reason is Reason.ABANDONED
+    assert ended(state).reason is Reason.ABANDONED
 
 
 def test_a_plan_that_fails_for_its_environment_makes_no_claim() -> None:
@@ -114,7 +111,7 @@ def test_a_dry_run_that_is_refused_claims_nothing() -> None:
 
 def test_a_dry_run_reports_an_unrecorded_ending_and_records_nothing() -> None:
     recorded = Ending(Phase.FAILED, Reason.UNSUPPORTED_FEATURE, "refused", 1)
-    events: list[Event] = [Started(), TableRead(3), EarlierFound(closing=recorded, attempt=1)]
+    events: list[Event] = found(closing=recorded, attempt=1)
     state, _ = play(events, Limits(dry_run=True))
     assert state.outcome.ended == recorded
     _, effects = play(events)
@@ -122,12 +119,7 @@ def test_a_dry_run_reports_an_unrecorded_ending_and_records_nothing() -> None:
 
 
 def test_an_attempt_whose_owner_ended_the_operation_is_read_again() -> None:
-    dead: list[Event] = [
-        Started(),
-        TableRead(3),
-        EarlierFound(attempt=1),
-        EffectDone(Point.STOP_JOB),
-    ]
+    dead: list[Event] = [*found(attempt=1), EffectDone(Point.STOP_JOB)]
     state, effects = play([*dead, EndedBeforeStart()])
     assert points(effects)[-2:] == [Point.END_ATTEMPT, Point.READ_TABLE]
     assert (state.attempt.number, state.outcome.closing) == (0, None)

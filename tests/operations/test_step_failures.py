@@ -6,7 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from operations.machine_play import BEGIN, PUTTING, RUNNING, play, points
+from operations.machine_play import (
+    CLAIMED,
+    DECIDED,
+    PUTTING,
+    RUNNING,
+    closing,
+    play,
+    points,
+)
 from tandem.errors import Reason
 from tandem.operations.machine.events import (
     CommitLost,
@@ -39,8 +47,7 @@ def test_Z20_a_put_of_unknown_outcome_is_looked_up_before_anything_else() -> Non
     assert points(effects)[-2:] == [Point.LOOK_UP_COMMIT, Point.LOOK_UP_COMMIT]
     state, effects = play([*events, CommitLost(), TableRead(5)])
     assert points(effects)[-2:] == [Point.READ_TABLE, Point.STOP_JOB]
-    assert state.outcome.closing is not None
-    assert state.outcome.closing.ending.reason is Reason.INTERRUPTED
+    assert closing(state).ending.reason is Reason.INTERRUPTED
 
 
 def test_Z20_an_outcome_that_stays_unknown_deletes_nothing() -> None:
@@ -48,14 +55,13 @@ def test_Z20_an_outcome_that_stays_unknown_deletes_nothing() -> None:
     failed = EffectFailed(look_up, Reason.STORAGE_ERROR, "no answer", retryable=True)
     tries = Limits().effect_retries + 1
     state, effects = play([*PUTTING, CommitUnknown(), *[failed] * tries])
-    assert state.outcome.closing is not None
     assert points(effects)[-1] is Point.STOP_JOB
-    left = {*points(effects[len(PUTTING) :]), *state.outcome.closing.todo}
+    left = {*points(effects[len(PUTTING) :]), *closing(state).todo}
     assert not left & {Point.ABANDON_ATTEMPT, Point.CLEAN_ATTEMPT, Point.RECORD_RESULT}
 
 
 def test_a_lost_lease_stops_the_work_before_its_commit() -> None:
-    lost: list[Event] = [*PUTTING[:-1], CommitRefused(revoked=False)]
+    lost: list[Event] = [*DECIDED, CommitRefused(revoked=False)]
     _, effects = play([*lost, LocksGranted(9)])
     assert points(effects)[-2:] == [Point.ACQUIRE_LOCKS, Point.ENTER_COMMIT]
     assert Point.PUT_COMMIT not in points(effects)
@@ -70,21 +76,18 @@ def test_a_lost_lease_stops_the_work_before_its_commit() -> None:
 def test_a_failed_job_is_tried_again_up_to_the_backoff_limit() -> None:
     lost = JobLost(Reason.JOB_FAILED, "out of memory")
     state, _ = play([*RUNNING, lost], Limits(backoff_limit=1))
-    assert state.outcome.closing is not None
-    assert state.outcome.closing.again
+    assert closing(state).again
     state, _ = play([*RUNNING, lost], Limits(backoff_limit=0))
-    assert state.outcome.closing is not None
-    assert not state.outcome.closing.again
-    assert state.outcome.closing.closes
-    assert Point.RECORD_RESULT in state.outcome.closing.todo
+    assert not closing(state).again
+    assert closing(state).closes
+    assert Point.RECORD_RESULT in closing(state).todo
 
 
 def test_a_statement_that_fails_is_not_tried_again() -> None:
     lost = JobLost(Reason.STATEMENT_FAILED, "division by zero", transient=False)
     state, _ = play([*RUNNING, lost])
-    assert state.outcome.closing is not None
-    assert not state.outcome.closing.again
-    assert state.outcome.closing.ending.reason is Reason.STATEMENT_FAILED
+    assert not closing(state).again
+    assert closing(state).ending.reason is Reason.STATEMENT_FAILED
 
 
 def test_a_store_that_does_not_answer_is_asked_again_with_growing_delays() -> None:
@@ -119,10 +122,10 @@ def test_a_growing_table_does_not_hide_a_missing_file_for_ever() -> None:
 
 
 LOCKING = [
-    (Point.ACQUIRE_LOCKS, [*BEGIN, EffectDone(Point.CLAIM_ATTEMPT)]),
-    (Point.AWAIT_LOCKS, [*BEGIN, EffectDone(Point.CLAIM_ATTEMPT), LocksWaiting((("a", "b"),))]),
+    (Point.ACQUIRE_LOCKS, [*CLAIMED]),
+    (Point.AWAIT_LOCKS, [*CLAIMED, LocksWaiting((("a", "b"),))]),
     (Point.POLL_JOB, RUNNING),
-    (Point.ENTER_COMMIT, PUTTING[:-1]),
+    (Point.ENTER_COMMIT, DECIDED),
 ]
 
 

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from operations.machine_play import PUTTING, RESULT, RUNNING, play, points
+from operations.machine_play import (
+    PUTTING,
+    RESULT,
+    RUNNING,
+    closing,
+    done,
+    ended,
+    found,
+    play,
+    points,
+)
 from tandem.errors import Reason
 from tandem.operations.machine.events import (
     AbandonedBefore,
@@ -41,22 +51,17 @@ def test_a_stop_request_ends_an_operation(
 ) -> None:
     state, effects = play([*RUNNING, ask])
     assert points(effects)[-1] is Point.STOP_JOB
-    assert state.outcome.closing is not None
-    ending = state.outcome.closing.ending
+    ending = closing(state).ending
     assert (ending.phase, ending.reason) == (phase, reason)
     # Only what is final forbids a later run to go on.
-    assert state.outcome.closing.closes is closes
-    assert (Point.RECORD_RESULT in state.outcome.closing.todo) is closes
-    assert state.outcome.closing.counted is (ask is StopRequest.DEADLINE)
+    assert closing(state).closes is closes
+    assert (Point.RECORD_RESULT in closing(state).todo) is closes
+    assert closing(state).counted is (ask is StopRequest.DEADLINE)
 
 
 def recorded_for(ask: StopRequest) -> list[Event]:
     """What it still does before it reports that it has stopped. A deadline is final."""
-    return (
-        [EffectDone(Point.CLAIM_ATTEMPT), EffectDone(Point.RECORD_RESULT)]
-        if ask is StopRequest.DEADLINE
-        else []
-    )
+    return [*done(Point.CLAIM_ATTEMPT, Point.RECORD_RESULT)] if ask is StopRequest.DEADLINE else []
 
 
 @pytest.mark.parametrize("ask", [StopRequest.CANCEL, StopRequest.SUSPEND, StopRequest.DEADLINE])
@@ -70,8 +75,7 @@ def test_a_stop_request_before_it_is_known_whether_it_committed(ask: StopRequest
         Point.FIND_COMMIT,
     ]
     state, effects = play([Started(), ask, TableRead(3), EarlierFound(), *recorded_for(ask)])
-    assert state.outcome.ended is not None
-    assert state.outcome.ended.result is None
+    assert ended(state).result is None
     assert Point.PLAN not in points(effects)
 
 
@@ -79,14 +83,12 @@ def test_a_stop_request_before_it_is_known_whether_it_committed(ask: StopRequest
 def test_a_stop_request_stops_what_an_earlier_run_left(ask: StopRequest) -> None:
     state, effects = play([Started(), TableRead(3), ask, EarlierFound(attempt=2, complete=True)])
     assert effects[-1] == Effect(Point.STOP_JOB, attempt=2)
-    assert state.outcome.closing is not None
-    assert Point.ABANDON_ATTEMPT in state.outcome.closing.todo
+    assert Point.ABANDON_ATTEMPT in closing(state).todo
 
 
 def test_an_interrupt_before_the_start_ends_at_once() -> None:
     state, _ = play([Started(), StopRequest.INTERRUPT])
-    assert state.outcome.ended is not None
-    assert state.outcome.ended.reason is Reason.INTERRUPTED
+    assert ended(state).reason is Reason.INTERRUPTED
 
 
 @pytest.mark.parametrize("ask", list(StopRequest))
@@ -96,17 +98,14 @@ def test_a_stop_request_between_two_attempts(ask: StopRequest) -> None:
         *RUNNING,
         JobLost(Reason.JOB_FAILED, "out of memory"),
         ask,
-        EffectDone(Point.STOP_JOB),
-        EffectDone(Point.END_ATTEMPT),
-        EffectDone(Point.RELEASE_LOCKS),
+        *done(Point.STOP_JOB, Point.END_ATTEMPT, Point.RELEASE_LOCKS),
         TableRead(4),
         EarlierFound(attempt=1, ended=True, failures=1),
         *(EffectDone(point) for point in (*GIVE_UP, Point.RELEASE_LOCKS)),
         EffectDone(Point.RECORD_RESULT),
     ]
     state, effects = play(events)
-    assert state.outcome.ended is not None
-    assert state.outcome.ended.reason is not Reason.JOB_FAILED
+    assert ended(state).reason is not Reason.JOB_FAILED
     # Without the delay of another attempt.
     assert Effect(Point.READ_TABLE) in effects[len(RUNNING) :]
     assert Point.PLAN not in points(effects[len(RUNNING) :])
@@ -122,22 +121,20 @@ def test_a_stop_request_after_the_commit_is_too_late() -> None:
 
 
 def test_a_suspended_operation_does_not_start() -> None:
-    events: list[Event] = [Started(), TableRead(3), EarlierFound()]
+    events: list[Event] = found()
     state, effects = play(events, Limits(suspended=True))
     assert points(effects) == [Point.READ_TABLE, Point.CHECK_EARLIER_OUTCOME]
-    assert state.outcome.ended is not None
-    assert state.outcome.ended.phase is Phase.SUSPENDED
+    assert ended(state).phase is Phase.SUSPENDED
 
 
 def test_a_suspended_operation_stops_the_job_of_an_earlier_run() -> None:
-    events: list[Event] = [Started(), TableRead(3), EarlierFound(attempt=1)]
+    events: list[Event] = found(attempt=1)
     state, effects = play(events, Limits(suspended=True))
     assert effects[-1] == Effect(Point.STOP_JOB, attempt=1)
     todo = [Point.STOP_JOB, Point.ABANDON_ATTEMPT, Point.CLEAN_ATTEMPT, Point.RELEASE_LOCKS]
-    state, effects = play([*events, *(EffectDone(point) for point in todo)], Limits(suspended=True))
+    state, effects = play([*events, *done(*todo)], Limits(suspended=True))
     assert points(effects)[-4:] == todo
-    assert state.outcome.ended is not None
-    assert state.outcome.ended.phase is Phase.SUSPENDED
+    assert ended(state).phase is Phase.SUSPENDED
 
 
 def test_an_abandonment_that_meets_a_success_reports_it() -> None:
@@ -159,10 +156,9 @@ def test_Z1_a_process_whose_attempt_another_has_ended_reports_and_does_nothing_m
     todo = [Point.CLEAN_ATTEMPT, Point.RELEASE_LOCKS]
     events = [*RUNNING, stopped, EffectDone(Point.STOP_JOB), AbandonedBefore()]
     limits = Limits(backoff_limit=backoff_limit)
-    state, effects = play([*events, *(EffectDone(point) for point in todo)], limits)
+    state, effects = play([*events, *done(*todo)], limits)
     assert points(effects)[-2:] == todo
-    assert state.outcome.ended is not None
-    assert state.outcome.ended.elsewhere
+    assert ended(state).elsewhere
 
 
 def test_an_attempt_that_could_not_be_abandoned_keeps_its_files() -> None:
@@ -170,8 +166,7 @@ def test_an_attempt_that_could_not_be_abandoned_keeps_its_files() -> None:
     failed = EffectFailed(abandon, Reason.ACCESS_DENIED, "read-only")
     state, effects = play([*RUNNING, StopRequest.INTERRUPT, EffectDone(Point.STOP_JOB), failed])
     assert Point.CLEAN_ATTEMPT not in points(effects)
-    assert state.outcome.closing is not None
-    assert Point.CLEAN_ATTEMPT not in state.outcome.closing.todo
+    assert Point.CLEAN_ATTEMPT not in closing(state).todo
 
 
 def test_files_that_a_zombie_wrote_after_cleaning_are_removed() -> None:
@@ -183,8 +178,7 @@ def test_files_that_a_zombie_wrote_after_cleaning_are_removed() -> None:
     ]
     state, effects = play([*RUNNING, *interrupted, later])
     assert points(effects)[-2:] == [Point.READ_TABLE, Point.STOP_JOB]
-    assert state.outcome.closing is not None
-    assert state.outcome.closing.todo[:1] == (Point.CLEAN_ATTEMPT,)
+    assert closing(state).todo[:1] == (Point.CLEAN_ATTEMPT,)
     assert state.attempt.number == 1
 
 

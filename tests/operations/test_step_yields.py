@@ -7,7 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from operations.machine_play import PLAN, PUTTING, RECONCILING, RUNNING, play, points
+from operations.machine_play import (
+    DECIDED,
+    PLAN,
+    RECONCILING,
+    RUNNING,
+    closing,
+    done,
+    ended,
+    play,
+    points,
+)
 from tandem.errors import Reason
 from tandem.operations.machine.events import (
     AttemptAdopted,
@@ -66,7 +76,7 @@ YIELDING: list[tuple[list[Event], Event]] = [
     (RUNNING, WRITTEN),
     ([*RUNNING, JobRunning()], WRITTEN),
     (RECONCILING, WRITTEN),
-    (PUTTING[:-1], YieldRequired("TableIngest/x, which needs its locks", YieldCause.LOCKS)),
+    (DECIDED, YieldRequired("TableIngest/x, which needs its locks", YieldCause.LOCKS)),
 ]
 
 
@@ -77,10 +87,9 @@ def test_it_stops_its_job_releases_its_locks_and_tries_again(
     state, effects = play([*before, event], LIMITS)
     for point in CLOSING:
         assert effects[-1].point is point
-        assert state.outcome.closing is not None
-        ending = state.outcome.closing.ending
+        ending = closing(state).ending
         assert (ending.reason, ending.message[:11]) == (Reason.YIELDED, "yielded to ")
-        assert not state.outcome.closing.counted
+        assert not closing(state).counted
         state, effects = step(state, EffectDone(point))  # type: ignore[assignment]
     assert points(list(effects)) == [Point.READ_TABLE]
     assert (state.attempt.number, state.locks.token) == (0, 0)
@@ -135,8 +144,7 @@ def test_D22_after_the_last_yield_it_goes_on_beside_writers() -> None:
         PlanMade(PLAN),
         EffectDone(Point.CLAIM_ATTEMPT),
         LocksGranted(1),
-        EffectDone(Point.PERSIST_PLAN),
-        EffectDone(Point.START_JOB),
+        *done(Point.PERSIST_PLAN, Point.START_JOB),
     ]
     for event in on:
         state, _ = step(state, event)
@@ -161,8 +169,7 @@ def test_an_attempt_that_is_adopted_knows_how_often_others_yielded() -> None:
 def test_a_request_to_stop_ends_the_wait() -> None:
     state, _ = restarted(earlier(1))
     state, effects = step(state, StopRequest.SUSPEND)
-    assert state.outcome.ended is not None
-    assert (state.outcome.ended.phase, effects) == (Phase.SUSPENDED, ())
+    assert (ended(state).phase, effects) == (Phase.SUSPENDED, ())
     shown = status(state).yields
     assert shown is not None
     assert (shown.count, shown.next_try) == (1, None)
@@ -174,7 +181,6 @@ def test_yields_of_an_operation_that_never_locks_exclusively_change_nothing() ->
     assert status(state).yields is None
     state = OperationState(Request(Limits()))
     assert not state.exclusive
-    revoked: list[Event] = [*PUTTING[:-1], CommitRefused(revoked=True)]
+    revoked: list[Event] = [*DECIDED, CommitRefused(revoked=True)]
     state, _ = play(revoked)
-    assert state.outcome.closing is not None
-    assert state.outcome.closing.ending.reason is Reason.WAITING_FOR_LOCK
+    assert closing(state).ending.reason is Reason.WAITING_FOR_LOCK

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simulator.single import SERIALIZABLE, Single
+from support.present import present
 from tandem.errors import Reason
 from tandem.jobs.results import JobFailure, JobProgress
 from tandem.jobs.runner import JobPhase, JobStatus
@@ -45,15 +46,13 @@ def test_progress_shows_files_bytes_percent_and_what_is_left() -> None:
     assert shown(session).progress is None
     say(single, 0, 0)
     session.advance()
-    begun = shown(session).progress
-    assert begun is not None
+    begun = present(shown(session).progress)
     assert (begun.percent, begun.summary, begun.eta_seconds) == (0, "0/20 files", None)
 
     single.world.clock.now += 60_000
     say(single, 12, 1_200)
     session.advance()
-    half = shown(session).progress
-    assert half is not None
+    half = present(shown(session).progress)
     assert (half.percent, half.files_done, half.bytes_done) == (60, 12, 1_200)
     assert half.eta_seconds == pytest.approx(40, abs=1)
     assert half.summary == f"12/20 files, {half.eta_seconds} s left"
@@ -69,8 +68,7 @@ def test_a_job_that_was_taken_over_half_way_is_timed_from_there() -> None:
     single.world.clock.now += 10_000
     say(single, 15, 1_500)
     session.advance()
-    progress = shown(session).progress
-    assert progress is not None
+    progress = present(shown(session).progress)
     assert progress.eta_seconds == pytest.approx(10, abs=1)
 
 
@@ -83,8 +81,7 @@ def test_no_progress_is_left_after_the_end() -> None:
     say(single, 5, 500)
     ending = single.drive(session)
     assert ending.phase is Phase.SUCCEEDED
-    progress = shown(session).progress
-    assert progress is not None
+    progress = present(shown(session).progress)
     assert (progress.percent, progress.summary, progress.eta_seconds) == (100, "20/20 files", None)
 
 
@@ -140,8 +137,7 @@ def test_a_job_that_failed_says_why_and_whether_it_may_be_tried_again(
     with monkeypatch.context() as patch:
         patch.setattr(single.world.jobs, "status", lambda _name: lost)
         session.advance()
-    closing = session.state.outcome.closing
-    assert closing is not None
+    closing = present(session.state.outcome.closing)
     assert closing.again is transient
     assert closing.ending.reason is Reason.OUT_OF_MEMORY
     assert closing.ending.message == "OOMKilled (log: kubectl logs x)"

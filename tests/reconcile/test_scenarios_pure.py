@@ -23,6 +23,7 @@ from reconcile.statements import (
 )
 from reconcile.theirs import foreign, foreign_optimize
 from reconcile.world import Rules, World, problem
+from support.present import present
 from tandem.reconcile.rules import InputFate
 
 PLUS_15 = Statement("x + 15 where x < 10", lambda x: x < 10, lambda x, _: x + 15)
@@ -87,8 +88,7 @@ def test_C2c_update_whose_new_rows_match_its_own_predicate(four: Table) -> None:
 def test_C2c_the_other_way_round_the_update_counts_each_row_once(four: Table) -> None:
     running = start_statement(four.world, PLUS_1)
     finish_rewrite(four.world, start_rewrite(four.world, four.visible(), 99))
-    outcome = finish_statement(four.world, running)
-    assert outcome is not None
+    outcome = present(finish_statement(four.world, running))
     assert (outcome.rows_matched, outcome.moved, outcome.masks) == (3, 3, {})
     assert four.values()[:3] == [2, 3, 4]
     four.check()
@@ -106,8 +106,7 @@ def test_C2d_update_committed_before_the_compaction_reads(four: Table) -> None:
 def test_C3_compaction_commits_during_update(four: Table) -> None:
     running = start_statement(four.world, updates(12, 112))
     compacted = finish_rewrite(four.world, start_rewrite(four.world, four.visible(), 99))
-    update = finish_statement(four.world, running)
-    assert update is not None
+    update = present(finish_statement(four.world, running))
     assert list(update.deletes) == list(compacted.outputs)
     assert (update.rows_matched, update.moved) == (1, 1)
     assert update.progress.rounds == 1  # nothing was evaluated again
@@ -121,8 +120,7 @@ def test_C3b_two_compactions_finish_during_the_update(four: Table, per_output: i
     running = start_statement(four.world, PLUS_15)
     for size in (per_output, 99):
         finish_rewrite(four.world, start_rewrite(four.world, four.visible(), size))
-    update = finish_statement(four.world, running)
-    assert update is not None
+    update = present(finish_statement(four.world, running))
     assert (update.rows_matched, update.moved, update.progress.rounds) == (3, 3, 1)
     assert four.values() == [11, 12, 13, 16, 17, 18, 21, 22, 23, 31, 32, 33]
     four.check()
@@ -134,8 +132,7 @@ def test_C3c_compaction_and_update_on_other_segments(four: Table) -> None:
     running = start_statement(four.world, updates(5, 55))
     job = start_rewrite(four.world, olds, 99)
     decision = finish_rewrite(four.world, job)
-    update = finish_statement(four.world, running)
-    assert update is not None
+    update = present(finish_statement(four.world, running))
     assert set(decision.fates.values()) == {InputFate.SAME}
     assert (update.moved, update.progress.rounds, list(update.deletes)) == (0, 1, [seventh])
     four.check()
@@ -144,8 +141,7 @@ def test_C3c_compaction_and_update_on_other_segments(four: Table) -> None:
 def test_C3d_update_over_compacted_and_not_yet_compacted_segments(four: Table) -> None:
     running = start_statement(four.world, Statement("all", lambda _: True, lambda x, _: x + 500))
     compacted = finish_rewrite(four.world, start_rewrite(four.world, four.visible()[:2], 99))
-    update = finish_statement(four.world, running)
-    assert update is not None
+    update = present(finish_statement(four.world, running))
     assert set(update.deletes) == {*compacted.outputs, "f3", "f4"}
     assert all(file.is_whole for file in update.deletes.values())
     assert (update.rows_matched, update.moved) == (12, 6)

@@ -76,8 +76,7 @@ def test_D56_a_file_lives_on_without_the_day_that_was_cut_out(lakes: Lakes) -> N
     assert days(2)[0] in intervals(table)
     assert (result(done).files_added, result(done).files_removed) == (1, 0)
     # What is gone is not taken again, although the bounds of the old file still have it.
-    again = table.lake.run(cut(table, DAY_2))
-    assert again.phase is Phase.SUCCEEDED
+    again = table.lake.do(cut(table, DAY_2))
     assert again.result is None
     assert len(table.lake.jobs.started) == 1
 
@@ -100,8 +99,7 @@ def test_D56_without_vectors_a_file_is_made_again_without_the_day(lakes: Lakes) 
     assert reconciled(done).edit_rounds == 1
     assert table.lake.log.snapshot().protocol == protocol
     assert old.path != left.path
-    again = table.lake.run(cut(table, DAY_2))
-    assert again.phase is Phase.SUCCEEDED
+    again = table.lake.do(cut(table, DAY_2))
     assert again.result is None
     assert len(table.lake.jobs.started) == 1
 
@@ -157,14 +155,13 @@ def test_I57_D56_deletes_and_updates_beside_a_cut(
     compaction = alone(table, cut(table, DAY_2))
     if writer == "deltalake's delete":
         if compaction_first:
-            assert compaction.finish().phase is Phase.SUCCEEDED
+            compaction.succeed()
         # It writes a copy of the file, without the row.
         table.lake.foreign().delete(f"id = {hour}")
     elif compaction_first:
         statement = alone(table, operation)
-        assert compaction.finish().phase is Phase.SUCCEEDED
-        done = statement.finish()
-        assert done.phase is Phase.SUCCEEDED
+        compaction.succeed()
+        done = statement.succeed()
         assert reconciled(done).rows_evaluated in (None, 0)  # carried through the cut
     else:
         table.lake.do(operation, ports=table.lake.ports(locks=InProcessLocks()))
@@ -247,7 +244,7 @@ def test_I57_a_restore_brings_back_a_file_as_it_was_before_the_cut(
     held = alone(table, cut(table, "2013-03-01"))
     table.lake.do(cut(table, DAY_2), ports=table.lake.ports(locks=InProcessLocks()))
     table.lake.foreign().restore(table.lake.first_version)
-    assert held.finish().phase is Phase.SUCCEEDED
+    held.succeed()
     table.assert_history(S1)
 
 
@@ -260,7 +257,7 @@ def test_S21_a_layout_of_a_chunk_beside_appends_succeeds(lakes: Lakes) -> None:
         table = made(lakes)
         held = alone(table, table.lake.compaction("SemiMajor", **options))
         table.append(late)
-        assert held.finish().phase is Phase.SUCCEEDED
+        held.succeed()
         table.assert_shows(S1, late)
         table.assert_history(S1, join(S1, late))
 
@@ -291,7 +288,7 @@ def test_S29_hours_and_days_live_beside_each_other(lakes: Lakes) -> None:
     held = alone(table, by_hour(table))
     table.lake.do(table.lake.update("id = 30", id="9030"))
     after = {**{key: value for key, value in S1.items() if key != 30}, 9_030: 30}
-    assert held.finish().phase is Phase.SUCCEEDED
+    held.succeed()
     table.append(hours(day(2), first=500))
     mixed = join(after, hours(day(2), first=500))
     table.assert_shows(mixed)
@@ -310,8 +307,8 @@ def test_Z17_the_granularity_of_a_table_changes_while_a_cut_runs(lakes: Lakes) -
         table.lake.compaction("SemiMajor", semiMajor={"chunks": ["2013-03"], "granularity": "Day"}),
         Point.AWAIT_LOCKS,
     )
-    assert held.finish().phase is Phase.SUCCEEDED
-    assert waits.finish().phase is Phase.SUCCEEDED
+    held.succeed()
+    waits.succeed()
     table.assert_history(S1)
     table.lake.time = DAYS
     assert sorted(filter(None, intervals(table))) == days(1, 2, 3)

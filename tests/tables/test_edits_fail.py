@@ -126,8 +126,7 @@ def test_N16_a_vacuum_between_an_edit_and_the_put(tmp_path: Path, kind: str, at:
     lake.foreign().update({"v": "v + 1"}, predicate="id = 11")
     held.go_on(at, after=at is Point.WRITE_SIDECARS)
     vacuum(lake)
-    done = held.finish()
-    assert done.phase is Phase.SUCCEEDED, done
+    done = held.succeed()
     assert done.attempt == 2
     lake.assert_rows(after(plus(FOUR, id_in([11]), 1)))
     assert lake.unreachable() == set()
@@ -144,8 +143,7 @@ def test_N16_a_vacuum_removes_an_edit_that_is_wanted_again(tmp_path: Path, kind:
     held.go_on(Point.PUT_COMMIT)
     lake.append(((90, 0, 9),))
     vacuum(lake)
-    done = held.finish()
-    assert done.phase is Phase.SUCCEEDED, done
+    held.succeed()
     lake.assert_rows(join(after(plus(FOUR, id_in([11]), 1)), ((90, 0, 9),)))
     for add in lake.log.snapshot().adds():
         lake.store.head(add.path)

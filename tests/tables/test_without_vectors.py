@@ -103,8 +103,7 @@ def test_N2_one_input_is_gone(tmp_path: Path) -> None:
     assert reconciled(done).rows_masked == 10
     assert (result(done).files_removed, result(done).files_added) == (3, 1)
     assert len(lake.names) == 2
-    lake.assert_states(FOUR, after)
-    assert_edited_out(lake, after)
+    assert_edited_out(lake, FOUR, after)
 
 
 @pytest.mark.parametrize("left", [1, 0])
@@ -130,12 +129,11 @@ def test_N2_one_input_is_left_and_has_deleted_rows_it_is_worth_a_file(tmp_path: 
     protocol = lake.log.snapshot().protocol
     held = lake.hold(lake.compaction("Major"), Point.RECONCILE)
     lake.foreign().update({"v": "v + 1"}, predicate="id >= 10")
-    done = held.finish()
-    assert done.phase is Phase.SUCCEEDED, done
+    done = held.succeed()
     assert figures(reconciled(done))["gone"] == 3
     assert not any(add.deletion_vector for add in lake.log.snapshot().adds())
     after = plus(without(FOUR, id_in([3])), lambda row: row[0] >= 10, 1)
-    assert_edited_out(lake, after, protocol)
+    assert_edited_out(lake, after, protocol=protocol)
 
 
 def test_N2_a_bin_of_which_one_input_is_left_stays_and_the_other_bin_commits(
@@ -145,8 +143,7 @@ def test_N2_a_bin_of_which_one_input_is_left_stays_and_the_other_bin_commits(
     rows = loads(range(8))
     held = lake.hold(lake.compaction(), Point.RECONCILE)
     lake.foreign().update({"v": "v + 1"}, predicate="id < 30")
-    done = held.finish()
-    assert done.phase is Phase.SUCCEEDED, done
+    done = held.succeed()
     assert figures(reconciled(done)) == edited(None)
     assert (result(done).files_removed, result(done).files_added) == (4, 1)
     assert_edited_out(lake, plus(rows, lambda row: row[0] < 30, 1))
@@ -170,14 +167,12 @@ def test_N3_an_input_that_was_edited_out_is_restored_before_the_put(
     lake.foreign().update({"v": "v + 1"}, predicate="id = 1")
     held.go_on(Point.PUT_COMMIT, skip=1)  # the first one finds the version taken
     lake.foreign().restore(lake.first_version)
-    done = held.finish()
-    assert done.phase is Phase.SUCCEEDED, done
+    done = held.succeed()
     # From R's bitmaps: nothing is edited any more, and no row is lost.
     edits = 0 if kind == "segment rewrite" else 1
     assert figures(reconciled(done)) == edited(edits or None)
     assert result(done).files_removed == 4
-    lake.assert_states(FOUR, plus(FOUR, id_in([1]), 1), FOUR)
-    assert_edited_out(lake, FOUR)
+    assert_edited_out(lake, FOUR, plus(FOUR, id_in([1]), 1), FOUR)
 
 
 # N4: a sorted bin that is hit all the time
@@ -190,8 +185,7 @@ HIT = [2 + 10 * number for number in range(8)]
 def test_N4_a_sorted_bin_is_left_as_it_was_and_others_commit(tmp_path: Path) -> None:
     lake = quick_lake.make(tmp_path, 12, properties={}, partition_by=["k"])
     hits = Hits(deletes(lake, *HIT))
-    done = lake.run(sort(lake), interceptor=hits)
-    assert done.phase is Phase.SUCCEEDED, done
+    done = lake.do(sort(lake), interceptor=hits)
     assert figures(reconciled(done)) == edited(rule.MOST_LOST, contended=1)
     said = " ".join(result(done).summary or ())
     assert "1 bin left as it was: an edit took" in said
@@ -222,8 +216,7 @@ def test_N5_an_output_becomes_two_and_two_more_and_commits(
     rows = loads(range(16))
     ids = [n * 10 for n in (3, 12, 8, 1, 15, 5)]
     hits = Hits(updates(lake, *ids))
-    done = lake.run(lake.compaction("Major"), interceptor=hits)
-    assert done.phase is Phase.SUCCEEDED, done
+    done = lake.do(lake.compaction("Major"), interceptor=hits)
     assert hits.done == len(ids)
     assert figures(reconciled(done))["dropped"] == 0
     assert figures(reconciled(done))["contended"] is None
@@ -311,8 +304,7 @@ def test_N6_vectors_are_switched_between_two_steps(
     lake.foreign().delete("id = 24")
     rows = without(rows, id_in([24]))
     set_vectors(lake, on=puts)
-    done = held.finish()
-    assert done.phase is Phase.SUCCEEDED, done
+    held.succeed()
     adds = lake.commit().adds
     if not puts:
         assert not any(add.deletion_vector for add in adds)
@@ -320,7 +312,7 @@ def test_N6_vectors_are_switched_between_two_steps(
         # An update that was planned without vectors has parts of rows alone, for edits.
         by_vectors = plans or kind == "delete"
         assert any(add.deletion_vector for add in adds) is by_vectors
-    assert_edited_out(lake, after(rows), protocol)
+    assert_edited_out(lake, after(rows), protocol=protocol)
 
 
 def test_N6_what_earlier_vectors_hide_is_left_out_once_they_are_off(tmp_path: Path) -> None:
@@ -329,12 +321,11 @@ def test_N6_what_earlier_vectors_hide_is_left_out_once_they_are_off(tmp_path: Pa
     protocol = lake.log.snapshot().protocol
     held = lake.hold(lake.compaction("Major"), Point.READ_RESULT)
     set_vectors(lake, on=False)
-    done = held.finish()
-    assert done.phase is Phase.SUCCEEDED, done
+    done = held.succeed()
     assert reconciled(done).deletes_remapped == 0
     [add] = lake.log.snapshot().adds()
     assert add.deletion_vector is None
-    assert_edited_out(lake, without(FOUR, id_in([3])), protocol)
+    assert_edited_out(lake, without(FOUR, id_in([3])), protocol=protocol)
 
 
 @pytest.mark.parametrize("statement", ["update", "delete"])
@@ -352,7 +343,7 @@ def test_N6_a_file_with_an_earlier_vector_is_made_again_without_its_rows(
         after = without(rows, id_in([1, 5]))
     assert figures(reconciled(done)) == edited()
     assert not any(add.deletion_vector for add in lake.log.snapshot().adds())
-    assert_edited_out(lake, after, protocol)
+    assert_edited_out(lake, after, protocol=protocol)
 
 
 # N9: an heir with a row that the outputs lack
@@ -368,13 +359,12 @@ def test_N9_an_heir_that_has_a_row_which_was_dead_at_the_read_is_left_alone(
     lake.foreign().restore(whole)
     set_vectors(lake, on=False)
     lake.do(lake.update("id = 1", v="v + 15"))
-    done = compaction.finish()
-    assert done.phase is Phase.SUCCEEDED, done
+    done = compaction.succeed()
     # Its row 3 is in no output, so it stays, and all that the output has of its input goes.
     assert figures(reconciled(done)) == edited(gone=1)
     assert result(done).files_removed == 3
     assert len(lake.names) == 2
-    assert_edited_out(lake, plus(FOUR, id_in([1]), 15), protocol)
+    assert_edited_out(lake, plus(FOUR, id_in([1]), 15), protocol=protocol)
 
 
 # N12: row maps that are gone
@@ -402,8 +392,7 @@ def test_N12_without_the_map_of_an_edit_its_file_is_edited_out(tmp_path: Path, h
     compaction = lake.hold(lake.compaction(), Point.READ_RESULT)
     lake.do(lake.update("id = 1", v="v + 15"))
     damage(lake, how)
-    done = compaction.finish()
-    assert done.phase is Phase.SUCCEEDED, done
+    done = compaction.succeed()
     assert figures(reconciled(done)) == edited(gone=1)
     after = plus(FOUR, id_in([1]), 15)
     lake.assert_states(FOUR, after)
@@ -419,8 +408,7 @@ def test_N12_without_the_map_of_an_edit_its_rows_are_evaluated_again(
     update = lake.hold(lake.update("k = 1", v="v + 15"), Point.READ_RESULT)
     lake.do(lake.update("k = 2", v="v + 1"))
     damage(lake, how)
-    done = update.finish()
-    assert done.phase is Phase.SUCCEEDED, done
+    done = update.succeed()
     assert reconciled(done).rows_evaluated == 40
     once = plus(FOUR, k_is(2), 1)
     lake.assert_states(FOUR, once, plus(once, k_is(1), 15))
@@ -434,7 +422,6 @@ def test_N12_a_map_is_lost_between_two_edits_of_one_file(tmp_path: Path, how: st
     lake.do(lake.update("id = 1", v="v + 15"))
     damage(lake, how)
     lake.do(lake.update("id = 2", v="v + 15"))
-    done = compaction.finish()
-    assert done.phase is Phase.SUCCEEDED, done
+    done = compaction.succeed()
     assert figures(reconciled(done)) == edited(gone=1)
     lake.assert_rows(plus(FOUR, id_in([1, 2]), 15))

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.present import present
 from tandem.delta.actions import Txn
 from tandem.timeline import lineage
 from tandem.timeline.lineage import Lineage, format_lineage, parse_lineage
@@ -48,8 +49,7 @@ def test_invalid_segment_names_are_rejected(text: str) -> None:
 
 @given(st.text(max_size=40))
 def test_foreign_files_have_a_name_that_is_one(path: str) -> None:
-    parsed = parse_name(foreign_name(path))
-    assert parsed is not None
+    parsed = present(parse_name(foreign_name(path)))
     assert parsed.foreign
     assert parsed.level == 0
 
@@ -81,8 +81,7 @@ def test_output_names_are_new_and_apart(
     assert len(set(given_out)) == len(requests)
     assert not taken.intersection(given_out)
     for request, name in zip(requests, given_out, strict=True):
-        parsed = parse_name(name)
-        assert parsed is not None
+        parsed = present(parse_name(name))
         assert parsed.level == request.level
         assert name == derived_name(request.first, request.level) or parsed.number > highest  # type: ignore[operator]
     # The loop starts again when the put loses: same version, same names.

@@ -31,6 +31,7 @@ from support.jobs.runners import Jobs
 from support.lake import rows as model
 from support.lake.held import Held
 from support.lake.rows import Rows
+from support.present import present
 from tandem import spec
 from tandem.delta import dv
 from tandem.delta.actions import Commit
@@ -267,8 +268,10 @@ class Lake:
 
     def assert_states(self, *states: Rows) -> None:
         """Every version since the scenario began shows one of these states, in this order: none
-        is mixed, none comes back (C16). Read by deltalake; then the last one by all."""
+        is mixed, none comes back (C16). Read by deltalake; then the last one by all. Nothing is
+        left behind."""
         self.assert_states_so_far(*states)
+        self.assert_clean()
         if self.spark_reads:
             last = tuple(sorted(states[-1]))
             assert difference(self.by_spark(), last) == "", "Spark + Delta"
@@ -307,9 +310,7 @@ class Lake:
         return {s.name: s.deleted_rows for s in self.live if s.deleted_rows}
 
     def commit(self, version: int | None = None) -> Commit:
-        found = self.log.commit(self.version if version is None else version)
-        assert found is not None
-        return found
+        return present(self.log.commit(self.version if version is None else version))
 
     def data_files(self) -> set[str]:
         """What Tandem wrote and commits may name: data, deletion vectors, row maps."""
@@ -346,9 +347,7 @@ def result(status: OperationStatus) -> OperationResult:
 
 
 def reconciled(status: OperationStatus) -> Reconciled:
-    found = result(status).reconciled
-    assert found is not None, status
-    return found
+    return present(result(status).reconciled)
 
 
 def difference(found: Rows, expected: Rows) -> str:

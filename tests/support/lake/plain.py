@@ -32,11 +32,13 @@ def plain(folder: Path, loads: int = 4) -> QuickLake:
     return lake
 
 
-def assert_edited_out(lake: Lake, rows: Rows, protocol: Protocol = PROTOCOL) -> None:
-    """All readers show these rows; no version has rows of ours that are not in the table; nothing
-    is left, no commit of ours added a vector where they were off (R-2), nor changed the protocol
-    or the properties."""
-    lake.assert_rows(rows)
+def assert_edited_out(lake: Lake, *states: Rows, protocol: Protocol = PROTOCOL) -> None:
+    """All readers show the last of these states, and the versions before all of them, unless it is
+    the only one; nothing is left, no commit of ours added a vector where they were off (R-2), nor
+    changed the protocol or the properties."""
+    if len(states) > 1:
+        lake.assert_states(*states)
+    lake.assert_rows(states[-1])
     lake.assert_clean()
     assert lake.log.snapshot().protocol == protocol
     assert_no_vectors_of_ours(lake)
