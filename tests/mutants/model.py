@@ -47,17 +47,17 @@ class Check(Enum):
     SIMULATOR = ("the simulator", "-m simulator --seeds 0:400 --seconds 60")
     CRASHES = (
         "a crash at every point",
-        "-m pytest -q -x -p no:cacheprovider tests/simulator/test_crash_points.py",
+        "-m pytest -q -x -p no:cacheprovider -m not(matrix) tests/simulator/test_crash_points.py",
     )
     DRIVERS = (
         "two drivers of one operation",
-        "-m pytest -q -x -p no:cacheprovider tests/simulator/test_two_drivers.py "
+        "-m pytest -q -x -p no:cacheprovider -m not(matrix) tests/simulator/test_two_drivers.py "
         "tests/simulator/test_ended_before_start.py tests/simulator/test_ending_reported_once.py "
         "tests/simulator/test_markers.py",
     )
     BATCHES = (
         "a compaction in batches",
-        "-m pytest -q -x -p no:cacheprovider tests/simulator/test_batches.py",
+        "-m pytest -q -x -p no:cacheprovider -m not(matrix) tests/simulator/test_batches.py",
     )
     COPIES = (
         "the tests of copied row groups",

@@ -5,11 +5,12 @@ it committed exactly once, readers saw nothing in between, and nothing is left b
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 
 import pytest
 
-from simulator.crashing import crash, sample
+from simulator.crashing import Beside, Passage, crash, passages, restart_passages, sample
 from simulator.single import (
     CUT,
     EDITING,
@@ -19,6 +20,7 @@ from simulator.single import (
     STRADDLING,
     Single,
 )
+from simulator.zombies import KINDS
 from support.cases import APPENDS, JOBLESS, OTHERS, PLAIN
 from support.lake.faults import Call, Fault, StrikeOnce
 from support.some import in_turn
@@ -43,7 +45,7 @@ def points(kind: str) -> tuple[Point, ...]:
         seen[effect.point] = None
         return call()
 
-    assert single.run(note) is not None
+    single.end(note)
     return tuple(seen)
 
 
@@ -93,17 +95,9 @@ OTHER_KINDS = (*OTHERS, CUT, *STRADDLING, *APPENDS, SERIALIZABLE, EXCLUSIVE, *ED
 @pytest.mark.part(3)
 @pytest.mark.parametrize("kind", OTHER_KINDS)
 def test_C4_C5_C6_crash_of_the_other_kinds(kind: str) -> None:
-    """Every kind, and every point for half of the kinds, one fault each:
-    `matrix_crash_points.py` has all of them."""
-    struck = 0
-    for beside, passage, fault in sample(kind, OTHER_KINDS.index(kind)):
-        try:
-            crash(kind, beside, passage, fault)
-        except BaseException as error:
-            error.add_note(f"{kind}, beside {beside.name}: {fault} at {passage}")
-            raise
-        struck += 1
-    assert struck > len(FAULTS)
+    """Every kind, and every point for half of the kinds, one fault each."""
+    struck = [crash(kind, *each) for each in sample(kind, OTHER_KINDS.index(kind))]
+    assert len(struck) > len(FAULTS)
 
 
 LIVING_JOB = (
@@ -122,7 +116,7 @@ LIVING_JOB = (
 def jobs_needed(kind: str, foreign: str) -> int:
     """How many jobs it takes when no process dies."""
     single = Single(kind)
-    assert single.run(interfering(single, foreign, passthrough)) is not None
+    single.end(interfering(single, foreign, passthrough))
     return len(single.world.jobs.drivers)
 
 
@@ -156,7 +150,7 @@ def test_a_round_that_was_asked_for_is_waited_for_after_a_restart(kind: str) -> 
     """The job is at work on its second round when the operator dies."""
     single = Single(kind)
     strike = StrikeOnce(Point.REQUEST_ROUND, Fault.DIE_AFTER)
-    assert single.run(interfering(single, "append", strike), jobs_live_on=True) is None
+    single.die(interfering(single, "append", strike), jobs_live_on=True)
     assert strike.struck
     seen: list[Effect] = []
 
@@ -164,8 +158,7 @@ def test_a_round_that_was_asked_for_is_waited_for_after_a_restart(kind: str) -> 
         seen.append(effect)
         return call()
 
-    ending = single.run(note, jobs_live_on=True)
-    assert ending is not None
+    ending = single.end(note, jobs_live_on=True)
     assert ending.attempt == 1
     points_seen = [effect.point for effect in seen]
     begin = points_seen.index(Point.ADOPT_ATTEMPT)
@@ -188,7 +181,7 @@ def test_a_second_run_reports_the_first_result_and_changes_nothing(kind: str) ->
 @pytest.mark.parametrize("kind", ["update", "ingest"])
 def test_again_is_another_operation(kind: str) -> None:
     single = Single(kind)
-    assert single.run() is not None
+    single.end()
     session = single.session(again=True)
     assert session.identity.run == 2
     single.checker.batches[session.identity.operation_id] = single.world.new_rows(6)
@@ -214,7 +207,78 @@ def test_Z6_two_processes_of_one_operation_commit_once(kind: str) -> None:
 def test_Z20_the_outcome_of_a_put_is_looked_up_and_its_files_are_kept() -> None:
     single = Single("compaction")
     strike = StrikeOnce(Point.PUT_COMMIT, Fault.LOSE_ANSWER)
-    ending = single.run(strike)
-    assert ending is not None
+    ending = single.end(strike)
     assert ending.reason is Reason.COMMITTED
     assert Point.LOOK_UP_COMMIT in {effect.point for effect in strike.seen}
+
+
+# Everywhere: only in `make matrix` ------------------------------------------------------------
+
+DEATHS = (Fault.DIE_BEFORE, Fault.DIE_AFTER)
+RESTART_ONLY = (
+    Point.FIND_COMMIT,
+    Point.ADOPT_ATTEMPT,
+    Point.END_ATTEMPT,
+    Point.CLEAN_ATTEMPT,
+)
+LIVES = pytest.mark.parametrize("lives", [False, True], ids=["jobs die", "jobs live on"])
+
+
+@pytest.mark.matrix
+@LIVES
+@pytest.mark.parametrize("beside", Beside)
+@pytest.mark.parametrize("kind", KINDS)
+def test_C4_C5_C6_crash_anywhere(kind: str, beside: Beside, lives: bool) -> None:
+    """Every passage with each fault if nothing happens beside it, and with one of them, in turn,
+    whatever else does (decision 0199). Jobs that live on: only deaths."""
+    faults = DEATHS if lives else tuple(Fault)
+    begin = KINDS.index(kind) + list(Beside).index(beside)
+    for number, passage in enumerate(passages(kind, beside), begin):
+        turn = faults[(number + number // len(faults)) % len(faults)]
+        for fault in faults if beside is Beside.NOTHING else (turn,):
+            crash(kind, beside, passage, fault, jobs_live_on=lives)
+
+
+def restart_strikes(kind: str, first: Passage, lives: bool) -> Iterator[tuple[Passage, Fault]]:
+    """Every third passage of the restart, others after each first crash; points that only restarts
+    reach, with every fault."""
+    faults = tuple(Fault)
+    begun = passages(kind, Beside.NOTHING).index(first)
+    for number, passage in enumerate(restart_passages(kind, first, jobs_live_on=lives)):
+        if passage[0] in RESTART_ONLY:
+            yield from ((passage, fault) for fault in faults)
+        elif number % 3 == begun % 3:
+            yield passage, faults[(number // 3 + begun // 3) % len(faults)]
+
+
+@pytest.mark.matrix
+@LIVES
+@pytest.mark.parametrize("kind", KINDS)
+def test_C6_crash_during_the_restart(kind: str, lives: bool) -> None:
+    for first in passages(kind, Beside.NOTHING):
+        for strike in restart_strikes(kind, first, lives):
+            crash(kind, Beside.NOTHING, first, Fault.DIE_AFTER, again=strike, jobs_live_on=lives)
+
+
+@pytest.mark.matrix
+@LIVES
+@pytest.mark.parametrize("kind", KINDS)
+def test_C6_crash_while_a_suspended_operation_is_stopped(kind: str, lives: bool) -> None:
+    more = {"jobs_live_on": lives, "suspended": True}
+    for begun, first in enumerate(passages(kind, Beside.NOTHING)):
+        for number, passage in enumerate(restart_passages(kind, first, **more), begun):
+            if passage[0] in (Point.ABANDON_ATTEMPT, Point.CLEAN_ATTEMPT):
+                again = passage, FAULTS[number % len(FAULTS)]
+                crash(kind, Beside.NOTHING, first, Fault.DIE_AFTER, again=again, **more)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_restart_reaches_every_point_that_only_restarts_have(kind: str) -> None:
+    """Else nothing would be tried there."""
+    come_by = {
+        point
+        for first in passages(kind, Beside.NOTHING)
+        for point, _ in restart_passages(kind, first, jobs_live_on=False)
+    }
+    assert come_by >= set(RESTART_ONLY)

@@ -75,13 +75,11 @@ def test_Z1_a_process_that_reads_after_an_ending_reports_the_same() -> None:
 def test_a_repaired_table_is_changed_by_another_run(kind: str) -> None:
     single = Single(kind)
     upgraded(single)
-    refused = single.run()
-    assert refused is not None
+    refused = single.end()
     assert refused.reason is Reason.UNSUPPORTED_FEATURE
     repaired(single)
     assert single.run() == refused
-    again = single.run(again=True)
-    assert again is not None
+    again = single.end(again=True)
     assert again.reason is Reason.COMMITTED
     assert single.run() == again
 
@@ -116,9 +114,8 @@ def test_a_death_before_the_ending_is_recorded_costs_at_most_an_abandonment(
                 raise ProcessDied
             return event
 
-        assert single.run(die) is None
-        ending = single.run()
-        assert ending is not None
+        single.die(die)
+        ending = single.end()
         assert ending.reason is CHANGES[change]
         assert single.run() == ending
         # What we do not know we do not write to, not even that an attempt is dead.

@@ -153,11 +153,10 @@ def test_another_run_starts_although_the_record_of_the_first_is_missing() -> Non
             raise ProcessDied
 
     single.world.store.fault = die
-    assert single.run() is None
+    single.die()
     single.world.store.fault = None
     repaired(single)
-    again = single.run(again=True)
-    assert again is not None
+    again = single.end(again=True)
     assert again.reason is Reason.COMMITTED
 
 
@@ -174,16 +173,14 @@ def test_Z20_an_unreadable_commit_is_not_abandoned_as_a_failure() -> None:
             raise CorruptLog("a commit in between is damaged")
         return perform()
 
-    assert single.run(dies) is None
+    single.die(dies)
     version = single.checker.version
-    ending = single.run(damaged)
-    assert ending is not None
+    ending = single.end(damaged)
     assert ending.reason is Reason.STORAGE_ERROR
     assert "attempt 1 has committed" in ending.message
     assert "a commit in between is damaged" in ending.message
     assert single.checker.version == version
-    final = single.run()
-    assert final is not None
+    final = single.end()
     assert final.reason is Reason.COMMITTED
 
 
@@ -207,8 +204,7 @@ def test_an_attempt_that_cannot_be_abandoned_is_continued_later(kind: str) -> No
     repaired(single)
     single.world.living.clear()
     jobs = len(single.world.jobs.drivers)
-    final = single.run(jobs_live_on=True)
-    assert final is not None
+    final = single.end(jobs_live_on=True)
     assert (final.reason, final.attempt) == (Reason.COMMITTED, 1)
     assert len(single.world.jobs.drivers) == jobs
 
@@ -235,6 +231,5 @@ def test_a_stop_request_is_honoured_although_the_attempt_cannot_be_abandoned(
     assert NOT_CLOSED in ending.message
     repaired(single)
     single.world.living.clear()
-    final = single.run()
-    assert final is not None
+    final = single.end()
     assert final.reason is Reason.COMMITTED

@@ -48,7 +48,7 @@ def markers(single: Single) -> int:
 def killed(single: Single, times: int) -> None:
     """Processes that die with their jobs, one after the other, each in an attempt of its own."""
     for _ in range(times):
-        assert single.run(StrikeOnce(Point.START_JOB, Fault.DIE_AFTER)) is None
+        single.die(StrikeOnce(Point.START_JOB, Fault.DIE_AFTER))
 
 
 @pytest.mark.parametrize("kind", [*PLAIN, SERIALIZABLE])
@@ -56,8 +56,7 @@ def test_C6_an_operation_that_succeeds_at_last_leaves_none(kind: str) -> None:
     single = Single(kind)
     single.limit(backoff_limit=KILLS)
     killed(single, KILLS)
-    ending = single.run()
-    assert ending is not None
+    ending = single.end()
     assert ending.attempt == KILLS + 1
     assert markers(single) == 0
     happened_once(single, ending)  # and the files of all attempts are gone
@@ -68,8 +67,7 @@ def test_an_operation_that_fails_for_good_leaves_one(kind: str) -> None:
     single = Single(kind)
     single.limit(backoff_limit=KILLS - 1)
     killed(single, KILLS)
-    ending = single.run()
-    assert ending is not None
+    ending = single.end()
     assert ending.phase is Phase.FAILED
     assert markers(single) == 1
     did_not_happen(single, ending)
@@ -82,8 +80,7 @@ def test_an_operation_that_finds_nothing_to_do_after_kills_leaves_one(kind: str)
     single.limit(backoff_limit=KILLS)
     killed(single, KILLS)
     emptied(single)
-    ending = single.run()
-    assert ending is not None
+    ending = single.end()
     assert ending.reason is Reason.NOTHING_TO_DO
     assert markers(single) == 1
     nothing_is_left(single)

@@ -19,6 +19,7 @@ import pytest
 from statements.local_oracle import SparkOracle, compiled
 from statements.test_same_meaning import CORPUS
 from support.foreign.tables import column
+from support.present import present
 from support.statements.rows import SCHEMA
 from support.statements.tables import combinations, comparable, expressions, extreme, tame
 from tandem.statements import parse_expression, parse_statement
@@ -67,8 +68,7 @@ def test_unproven_expressions_are_left_to_spark(text: str) -> None:
 ])  # fmt: skip
 def test_characters_of_bytes_that_are_no_text_are_left_to_spark(text: str, known: bool) -> None:
     """Spark writes any bytes as a string (CAST(X'80' AS STRING)), and counts them its own way."""
-    expression = compile_expression(parse_expression(text, SCHEMA, resource="", field=""))
-    assert expression is not None
+    expression = present(compile_expression(parse_expression(text, SCHEMA, resource="", field="")))
     for bad in (b"\x80", b"\xc3\x28", b"\xed\xa0\x80"):
         texts = pa.array([b"fine", None, "\u00e9\U0001f600".encode(), bad], pa.binary()).view(
             pa.string()
@@ -87,11 +87,19 @@ def test_corpus_has_the_values_of_spark(oracles: Oracles) -> None:
 
 
 @pytest.mark.matrix
-def test_combinations_have_the_values_of_spark(oracles: Oracles) -> None:
-    """A part of them; `matrix_local.py` has all."""
-    some = compiled(combinations()[::6])
-    assert len(compiled(combinations())) > 1_500
-    assert [line for oracle in oracles for line in oracle.differences(some)] == []
+@pytest.mark.parametrize("part", range(8))
+def test_combinations_have_the_values_of_spark(oracles: Oracles, part: int) -> None:
+    found = compiled(combinations()[part::8])
+    assert len(found) > 150
+    assert [line for oracle in oracles for line in oracle.differences(found)] == []
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("seed", range(100, 108))
+def test_many_random_expressions_have_the_values_of_spark(oracles: Oracles, seed: int) -> None:
+    found = compiled(list(itertools.islice(expressions(seed), 2_000)))
+    assert len(found) > 600
+    assert [line for oracle in oracles for line in oracle.differences(found)] == []
 
 
 def test_random_expressions_have_the_values_of_spark(oracles: Oracles) -> None:
@@ -147,8 +155,7 @@ def test_a_field_whose_name_begins_with_a_dot_is_no_path() -> None:
     struct = {"type": "struct", "fields": [column("b"), column(".b")]}
     schema = json.dumps({"type": "struct", "fields": [column("st", struct)]})
     tree = parse_expression("st.`.b` = 2", schema, resource="", field="where")
-    expression = compile_expression(tree)
-    assert expression is not None
+    expression = present(compile_expression(tree))
     rows = pa.table({"st": pa.array([{"b": 1, ".b": 2}, {"b": 2, ".b": 1}, None])})
     assert expression.evaluate(rows).to_pylist() == [True, False, None]
 
@@ -173,8 +180,7 @@ def test_statements_write_what_spark_writes(
 
     oracle = oracles[1]
     statement = parse_statement(where, values, SCHEMA)
-    local = compile_statement(statement)
-    assert local is not None
+    local = present(compile_statement(statement))
     found = local.evaluate(oracle.table)
     # As the statement job does (spark/jobs/statement.py).
     rows = oracle.frame.filter(F.expr(statement.where_sql))
