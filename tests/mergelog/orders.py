@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import write_deltalake
 
+from support.documents import document
 from support.jobs.quick_jobs import QuickJobs
 from tandem import mergelog
 from tandem.delta.log.delta_log import DeltaLog
@@ -85,12 +86,11 @@ class Orders:
     def allow(self, vectors: str) -> None:
         """What the LakeTable says of deletion vectors."""
         self.lake = LakeTable.model_validate(
-            {
-                "apiVersion": "tandem.dev/v1alpha1",
-                "kind": LakeTable.kind_name,
-                "metadata": {"name": "orders"},
-                "spec": {"location": self.folder.as_uri(), "vectors": vectors},
-            }
+            document(
+                LakeTable.kind_name,
+                "orders",
+                {"location": self.folder.as_uri(), "vectors": vectors},
+            )
         )
 
     def run(
@@ -105,12 +105,7 @@ class Orders:
     ) -> OperationStatus:
         model = next((m for field, m in _MODELS.items() if field in spec), TableCompaction)
         operation = model.model_validate(
-            {
-                "apiVersion": "tandem.dev/v1alpha1",
-                "kind": model.kind_name,
-                "metadata": {"name": name},
-                "spec": {"tableRef": {"name": "orders"}, **spec},
-            }
+            document(model.kind_name, name, {"tableRef": {"name": "orders"}, **spec})
         )
         execution = ExecutionOptions(poll_ms=1, again=again)
         if interceptor is not None:

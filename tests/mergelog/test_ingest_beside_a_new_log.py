@@ -12,6 +12,7 @@ from deltalake import write_deltalake
 
 from mergelog.orders import Orders, rows
 from mergelog.test_upserts import VECTORS
+from support.documents import document
 from support.jobs.quick_jobs import QuickJobs
 from tandem import mergelog
 from tandem.delta.log.delta_log import DeltaLog
@@ -35,12 +36,7 @@ class Lake(Orders):
         self.jobs = QuickJobs()
         source = self.source(rows(LOADED, "loaded", 2))
         self.resource = TableIngest.model_validate(
-            {
-                "apiVersion": "tandem.dev/v1alpha1",
-                "kind": "TableIngest",
-                "metadata": {"name": "load"},
-                "spec": {"tableRef": {"name": "orders"}, "source": source},
-            }
+            document("TableIngest", "load", {"tableRef": {"name": "orders"}, "source": source})
         )
 
     def open(self) -> Session:

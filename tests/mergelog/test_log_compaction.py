@@ -11,6 +11,7 @@ from mergelog.aged import AgedOrders
 from mergelog.lake import made, table
 from mergelog.orders import MERGE, STITCH, Orders, Rows, make, rows
 from mergelog.test_beside import Before
+from support.documents import document
 from tandem import mergelog
 from tandem.errors import StorageError
 from tandem.mergelog.state.log_table import LOG_FOLDER, state_of
@@ -78,15 +79,14 @@ def test_a_restore_of_merged_records_beside_it_loses_none_of_them(tmp_path: Path
 
 
 KEEPS_A_DAY = LakeTable.model_validate(
-    {
-        "apiVersion": "tandem.dev/v1alpha1",
-        "kind": "LakeTable",
-        "metadata": {"name": "orders"},
-        "spec": {
+    document(
+        "LakeTable",
+        "orders",
+        {
             "location": "file:///orders",
             "mergeOnRead": {"keys": ["id"], "orderingColumn": "at", "deletesKept": "24h"},
         },
-    }
+    )
 )
 
 

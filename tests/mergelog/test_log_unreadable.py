@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from mergelog.lake import Merged, in_memory, table
+from support.documents import document
 from support.lake.memory_store import Call, MemoryStore
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import AccessDenied, ObjectNotFound, Reason, StorageError, TandemError
@@ -31,12 +32,7 @@ def failing(error: type[TandemError], *names: str) -> Any:
 
 def adopted(store: MemoryStore) -> tuple[Table, AdoptedTable]:
     resource = LakeTable.model_validate(
-        {
-            "apiVersion": "tandem.dev/v1alpha1",
-            "kind": "LakeTable",
-            "metadata": {"name": "t"},
-            "spec": {"location": store.location, "mergeOnRead": KEYS},
-        }
+        document("LakeTable", "t", {"location": store.location, "mergeOnRead": KEYS})
     )
     opened = Table(store, DeltaLog(store), resource.id, spec=resource)
     return opened, adopt(opened, SystemClock(), SystemNonces(), probe=False)

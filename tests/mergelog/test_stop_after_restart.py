@@ -11,6 +11,7 @@ import pytest
 
 from mergelog.orders import Orders
 from mergelog.test_statements_see_the_log import UPDATE
+from support.documents import document
 from support.jobs.quick_jobs import QuickJobs
 from support.lake.faults import Fault, ProcessDied, StrikeOnce
 from tandem.delta.log.delta_log import DeltaLog
@@ -43,12 +44,7 @@ def _restarted(
 ) -> OperationStatus:
     """The statement in another process, which is asked to stop after some steps."""
     resource = TableUpdate.model_validate(
-        {
-            "apiVersion": "tandem.dev/v1alpha1",
-            "kind": "TableUpdate",
-            "metadata": {"name": "it"},
-            "spec": {"tableRef": {"name": "orders"}, **UPDATE, **spec},
-        }
+        document("TableUpdate", "it", {"tableRef": {"name": "orders"}, **UPDATE, **spec})
     )
     table = Table(orders.store, DeltaLog(orders.store), "LakeTable/orders")
     ports = orders.ports(jobs)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planning.automatic import DAY, FLIGHTS, HOUR, MINUTE, at, ended
+from support.documents import document
 from support.lake.segments import add_file
 from support.present import present
 from support.some import few
@@ -64,14 +65,7 @@ def decide(
 
 def created(decision: AutoCompactionDecision) -> ChildCompaction:
     (child,) = decision.create
-    TableReplace.model_validate(
-        {
-            "apiVersion": "tandem.dev/v1alpha1",
-            "kind": child.kind,
-            "metadata": {"name": child.name},
-            "spec": child.spec,
-        }
-    )
+    TableReplace.model_validate(document(child.kind, child.name, child.spec))
     return child
 
 

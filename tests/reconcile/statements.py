@@ -163,7 +163,7 @@ def start_statement(world: World, statement: Statement, version: int | None = No
 
 def decide(world: World, running: Running) -> rule.Outcome:
     row_maps: RowMaps = world.maps
-    outcome: rule.Outcome = world.rules.decide(
+    outcome: rule.Outcome = rule.decide(
         running.progress,
         world.summaries(running.progress.evaluated_at),
         view=world.view,

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from support.documents import document
 from support.jobs import quick_lake
 from support.lake import timed
 from support.lake.lake import DELETION_VECTORS, Lake, reason, result
@@ -42,12 +43,9 @@ class Kept:
         for rows in loads:
             self.timed.append(rows)
         self.resource = LakeTable.model_validate(
-            {
-                "apiVersion": "tandem.dev/v1alpha1",
-                "kind": "LakeTable",
-                "metadata": {"name": "lake"},
-                "spec": {"location": self.lake.location, "time": timed.DAYS, **spec},
-            }
+            document(
+                "LakeTable", "lake", {"location": self.lake.location, "time": timed.DAYS, **spec}
+            )
         )
         self.snapshot = self.lake.log.snapshot()
         self.memory = TableMemory()

@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 
 from delta_session import interpreting
+from support.documents import document
 from support.jobs.runners import Jobs
 from support.lake import rows as model
 from support.lake.held import Held
@@ -127,15 +128,10 @@ class Lake:
 
     def resource(self, kind: str, body: Mapping[str, Any]) -> Operation:
         self.count += 1
-        parsed = spec.parse(
-            {
-                "apiVersion": "tandem.dev/v1alpha1",
-                "kind": kind,
-                # By the version too: the tables of a template go on counting apart.
-                "metadata": {"name": f"op-{self.first_version}-{self.count}"},
-                "spec": {"tableRef": {"name": "lake"}, "backoffLimit": self.backoff_limit, **body},
-            }
-        )
+        # By the version too: the tables of a template go on counting apart.
+        name = f"op-{self.first_version}-{self.count}"
+        more = {"tableRef": {"name": "lake"}, "backoffLimit": self.backoff_limit, **body}
+        parsed = spec.parse(document(kind, name, more))
         assert isinstance(parsed, Operation)
         return parsed
 
@@ -149,18 +145,17 @@ class Lake:
 
     def table(self) -> Table:
         resource = spec.parse(
-            {
-                "apiVersion": "tandem.dev/v1alpha1",
-                "kind": "LakeTable",
-                "metadata": {"name": "lake"},
-                "spec": {
+            document(
+                "LakeTable",
+                "lake",
+                {
                     "location": self.location,
                     "storage": {"options": dict(self.options)},
                     "vectors": self.vectors,
                     **({"time": dict(self.time)} if self.time else {}),
                     **({"index": dict(self.index)} if self.index else {}),
                 },
-            }
+            )
         )
         assert isinstance(resource, LakeTable)
         return Table(
