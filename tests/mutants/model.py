@@ -10,21 +10,19 @@ PRODUCT = "operator/tandem/"
 # Those without Spark.
 _BLOCK_TESTS = (
     "records",
-    "runs",
     "files",
     "stitch",
     "log_scenarios",
     "log_writer",
-    "log_merge",
     "log_compaction",
     "boundaries",
     "base_history",
     "log_integrity",
-    "pruned_reads",
+    "bounds_of_reads",
     "connector_reader",
     "log_made_again",
     "key_columns",
-    "foreign_commits",
+    "log_refused",
     "log_cleaning",
     "beside",
 )
@@ -52,8 +50,7 @@ class Check(Enum):
     DRIVERS = (
         "two drivers of one operation",
         "-m pytest -q -x -p no:cacheprovider -m not(matrix) tests/simulator/test_two_drivers.py "
-        "tests/simulator/test_ended_before_start.py tests/simulator/test_ending_reported_once.py "
-        "tests/simulator/test_markers.py",
+        "tests/simulator/test_ended_before_start.py tests/simulator/test_markers.py",
     )
     BATCHES = (
         "a compaction in batches",
@@ -80,12 +77,12 @@ class Check(Enum):
     )
     EXCLUSIVE = (
         "the tests of exclusive attempts",
-        "-m pytest -q -x -p no:cacheprovider tests/operations/test_step_yields.py "
+        "-m pytest -q -x -p no:cacheprovider tests/operations/test_step_stops.py "
         "tests/tables/test_exclusive.py",
     )
     LOCKS = (
         "the tests of locks",
-        "-m pytest -q -x -p no:cacheprovider tests/locks/test_lock_matrix.py "
+        "-m pytest -q -x -p no:cacheprovider tests/locks/test_lock_codec.py "
         "tests/locks/test_locks_in_process.py",
     )
     TIMELINE = (
@@ -101,7 +98,7 @@ class Check(Enum):
     AUTOMATIC = (
         "the tests of automatic planning",
         "-m pytest -q -x -p no:cacheprovider tests/planning/test_retention.py "
-        "tests/planning/test_chunks.py tests/planning/test_indexed_table.py",
+        "tests/planning/test_chunks.py",
     )
     CLEANING = (
         "the tests of cleaning",

@@ -1,8 +1,14 @@
-"""The machine alone: what it asks for on its way to a commit. No store, no job, no clock."""
+"""The machine alone: what it asks for on its way to a commit, or to another end.
+
+No store, no job, no clock."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from operations.machine_play import (
     BEGIN,
@@ -22,9 +28,12 @@ from operations.machine_play import (
 )
 from tandem.errors import Reason
 from tandem.operations.machine.events import (
+    AbandonedBefore,
+    AbandonRefused,
     AdoptionRefused,
     AttemptAdopted,
     ClaimLost,
+    CommitFound,
     CommitLost,
     CommitPut,
     CommitRefused,
@@ -34,6 +43,7 @@ from tandem.operations.machine.events import (
     Effect,
     EffectDone,
     EffectFailed,
+    EndedBeforeStart,
     Ending,
     Event,
     JobLost,
@@ -42,11 +52,16 @@ from tandem.operations.machine.events import (
     LocksWaiting,
     PlanMade,
     Point,
+    RecordedBefore,
     RoundDone,
     Started,
+    StartRefused,
     StopRequest,
     TableRead,
     Verdict,
+    YieldCause,
+    YieldRequired,
+    Yields,
 )
 from tandem.operations.machine.state import (
     AttemptState,
@@ -58,6 +73,8 @@ from tandem.operations.machine.state import (
 from tandem.operations.machine.step import step
 from tandem.operations.machine.transitions import AFTER_SUCCESS
 from tandem.spec.status import Phase
+
+# The machine alone: what it asks for on its way to a commit. No store, no job, no clock.
 
 
 def test_an_undisturbed_operation_commits() -> None:
@@ -384,3 +401,212 @@ def test_the_result_of_a_round_is_looked_for_often_at_first() -> None:
     for event in (Decided(4, Verdict.EVALUATE), EffectDone(Point.REQUEST_ROUND), JobRunning()):
         state, effects = step(state, event)
     assert effects[0].delay_ms == 20
+
+
+# The machine alone: operations that end when they are planned, without a commit.
+
+
+NOTHING: Event = PlanMade(PLAN, nothing_to_do="nothing")
+REFUSED: Event = EffectFailed(Effect(Point.PLAN), Reason.UNSUPPORTED_FEATURE, "refused")
+ENDED_BEFORE_START = [
+    (NOTHING, Ending(Phase.SUCCEEDED, Reason.NOTHING_TO_DO, "nothing", 1, plan=PLAN)),
+    (REFUSED, Ending(Phase.FAILED, Reason.UNSUPPORTED_FEATURE, "refused", 1)),
+]
+
+
+@pytest.mark.parametrize(("planned", "ending"), ENDED_BEFORE_START)
+def test_the_outcome_of_a_plan_is_recorded_under_a_claim(planned: Event, ending: Ending) -> None:
+    events = [*BEGIN[:-1], planned, *done(Point.CLAIM_ATTEMPT, Point.RECORD_RESULT)]
+    state, effects = play(events)
+    assert effects[-2:] == [Effect(Point.CLAIM_ATTEMPT, 1), Effect(Point.RECORD_RESULT, 1)]
+    assert state.outcome.ended == ending
+
+
+@pytest.mark.parametrize(("planned", "ending"), ENDED_BEFORE_START)
+def test_a_repeated_plan_ends_its_attempt_without_a_commit(planned: Event, ending: Ending) -> None:
+    waited: list[Event] = [
+        LocksWaiting((("a", "b"),)),
+        EffectDone(Point.AWAIT_LOCKS),
+        LocksGranted(4),
+    ]
+    events = [*CLAIMED, *waited, TableRead(9), planned]
+    state, effects = play([*events, *done(Point.RECORD_RESULT, Point.RELEASE_LOCKS)])
+    assert points(effects)[-2:] == [Point.RECORD_RESULT, Point.RELEASE_LOCKS]
+    assert state.outcome.ended == replace(ending, plan=PLAN)
+
+
+@pytest.mark.parametrize("planned", [NOTHING, REFUSED])
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (ClaimLost(), Reason.ALREADY_RUNNING),
+        (StopRequest.CANCEL, Reason.CANCELLED),
+        (
+            EffectFailed(Effect(Point.CLAIM_ATTEMPT, 1), Reason.ACCESS_DENIED, "no"),
+            Reason.ACCESS_DENIED,
+        ),
+    ],
+)
+def test_without_its_claim_the_outcome_of_a_plan_is_not_reported(
+    planned: Event, answer: Event, reason: Reason
+) -> None:
+    state, effects = play([*BEGIN[:-1], planned, answer])
+    assert ended(state).reason is reason
+    assert points(effects)[-1] is Point.CLAIM_ATTEMPT
+
+
+@pytest.mark.parametrize("planned", [NOTHING, REFUSED])
+def test_without_its_record_the_outcome_of_a_plan_is_not_reported(planned: Event) -> None:
+    begun = [*BEGIN[:-1], planned, EffectDone(Point.CLAIM_ATTEMPT)]
+    failed = EffectFailed(Effect(Point.RECORD_RESULT, 1), Reason.STORAGE_FULL, "no room")
+    state, _ = play([*begun, failed])
+    assert ended(state).reason is Reason.STORAGE_FULL
+    assert ended(state).message.endswith("; this could not be recorded: no room")
+    state, _ = play([*begun, AbandonedBefore(), EffectDone(Point.RELEASE_LOCKS)])
+    assert ended(state).reason is Reason.ABANDONED
+
+
+def test_a_plan_that_fails_for_its_environment_makes_no_claim() -> None:
+    denied = EffectFailed(Effect(Point.PLAN), Reason.ACCESS_DENIED, "no")
+    state, effects = play([*BEGIN[:-1], denied])
+    assert state.outcome.ended == Ending(Phase.FAILED, Reason.ACCESS_DENIED, "no")
+    assert points(effects)[-1] is Point.PLAN
+
+
+def test_a_dry_run_that_is_refused_claims_nothing() -> None:
+    state, effects = play([*BEGIN[:-1], REFUSED], Limits(dry_run=True))
+    assert state.outcome.ended == Ending(Phase.FAILED, Reason.UNSUPPORTED_FEATURE, "refused")
+    assert points(effects)[-1] is Point.PLAN
+
+
+def test_a_dry_run_reports_an_unrecorded_ending_and_records_nothing() -> None:
+    recorded = Ending(Phase.FAILED, Reason.UNSUPPORTED_FEATURE, "refused", 1)
+    events: list[Event] = found(closing=recorded, attempt=1)
+    state, _ = play(events, Limits(dry_run=True))
+    assert state.outcome.ended == recorded
+    _, effects = play(events)
+    assert effects[-1] == Effect(Point.RECORD_RESULT, 1)
+
+
+def test_an_attempt_whose_owner_ended_the_operation_is_read_again() -> None:
+    dead: list[Event] = [*found(attempt=1), EffectDone(Point.STOP_JOB)]
+    state, effects = play([*dead, EndedBeforeStart()])
+    assert points(effects)[-2:] == [Point.END_ATTEMPT, Point.READ_TABLE]
+    assert (state.attempt.number, state.outcome.closing) == (0, None)
+
+
+# The machine alone, fed with any answers that its effects may get.
+
+
+_RANDOM_EVENTS = st.one_of(
+    st.builds(
+        TableRead,
+        st.integers(0, 9),
+        st.integers(0, 2),
+        st.integers(0, 2),
+        st.booleans(),
+    ),
+    st.builds(
+        EarlierFound,
+        attempt=st.integers(0, 2),
+        ended=st.booleans(),
+        complete=st.booleans(),
+        running=st.booleans(),
+        failures=st.integers(0, 4),
+        yields=st.builds(Yields, st.integers(0, 6), st.just("x"), st.integers(0, 9)),
+        now_ms=st.integers(0, 9),
+    ),
+    st.sampled_from(
+        [
+            CommitFound(RESULT),
+            PlanMade(PLAN),
+            PlanMade(PLAN, nothing_to_do="nothing"),
+            EffectFailed(Effect(Point.PLAN), Reason.DATA_FILE_MISSING, "gone", fresh=True),
+            EffectFailed(Effect(Point.PLAN), Reason.UNSUPPORTED_FEATURE, "refused"),
+            AttemptAdopted(PLAN, 0),
+            AttemptAdopted(PLAN, 1, awaited=True),
+            AdoptionRefused("no"),
+            ClaimLost(),
+            LocksGranted(1),
+            LocksWaiting((("a", "b"),)),
+            StartRefused(Reason.JOB_REFUSED, "x"),
+            StartRefused(Reason.JOB_REFUSED, "x", certain=False),
+            StartRefused(Reason.INVALID_SPEC, "x", passing=False),
+            JobRunning(),
+            JobLost(Reason.JOB_FAILED, "x"),
+            RoundDone(0),
+            YieldRequired("x", YieldCause.COMMIT),
+            *(Decided(3, verdict) for verdict in Verdict),
+            CommitRefused(True),
+            CommitRefused(False),
+            CommitPut(RESULT),
+            CommitLost(),
+            CommitUnknown(),
+            AbandonRefused(1),
+            AbandonedBefore(),
+            EndedBeforeStart(),
+            RecordedBefore(Ending(Phase.FAILED, Reason.CONFLICT, "recorded", 1)),
+            *StopRequest,
+        ]
+    ),
+)
+
+
+_ANSWERS = {
+    Point.READ_TABLE: (TableRead,),
+    Point.CHECK_EARLIER_OUTCOME: (EarlierFound,),
+    Point.FIND_COMMIT: (CommitFound,),
+    Point.PLAN: (PlanMade, EffectFailed),
+    Point.ADOPT_ATTEMPT: (AttemptAdopted, AdoptionRefused, ClaimLost),
+    Point.ACQUIRE_LOCKS: (LocksGranted, LocksWaiting),
+    Point.START_JOB: (StartRefused, EffectDone),
+    Point.POLL_JOB: (JobRunning, JobLost, RoundDone, YieldRequired),
+    Point.RECONCILE: (Decided, YieldRequired),
+    Point.ENTER_COMMIT: (CommitRefused, YieldRequired, EffectDone),
+    Point.PUT_COMMIT: (CommitPut, CommitLost, CommitUnknown),
+    Point.LOOK_UP_COMMIT: (CommitPut, CommitLost),
+    Point.END_ATTEMPT: (AbandonRefused, AbandonedBefore, EndedBeforeStart, EffectDone),
+    Point.ABANDON_ATTEMPT: (AbandonRefused, AbandonedBefore, EndedBeforeStart, EffectDone),
+    Point.RECORD_RESULT: (AbandonedBefore, RecordedBefore, EffectDone),
+}
+"""Which events a point may answer with; others answer `EffectDone`."""
+
+
+@given(st.lists(_RANDOM_EVENTS, max_size=80), st.randoms(use_true_random=False))
+def test_no_events_lead_to_a_put_that_a_stop_forbids(events: list[Event], rng: object) -> None:
+    """Fed with any possible answers: it never puts over a stop that it was shown, never
+    cleans an attempt before its abandonment, and always knows what to do next."""
+    state, effects = step(OperationState(), Started())
+    read = TableRead(-1)
+    abandoned: set[int] = set()
+    for event in events:
+        if state.outcome.ended is not None:
+            return
+        assert len(effects) == 1, "something is always under way, and one thing at a time"
+        effect = effects[0]
+        if effect.point is Point.PUT_COMMIT:
+            assert effect.version == read.version + 1
+            assert not read.succeeded
+            assert not read.closed
+            assert effect.attempt > read.abandoned
+        if effect.point is Point.CLEAN_ATTEMPT:
+            # If another session goes on with the operation, the performer leaves the files.
+            assert (
+                effect.attempt <= read.abandoned
+                or read.closed
+                or read.succeeded not in (0, effect.attempt)
+                or effect.attempt in abandoned
+            ) or effect.attempt == 0
+        allowed = _ANSWERS.get(effect.point, (EffectDone,))
+        if not isinstance(event, (*allowed, StopRequest)):
+            event = EffectDone(effect.point) if EffectDone in allowed else None  # type: ignore[assignment]
+            if event is None:
+                continue
+        if isinstance(event, TableRead):
+            read = event
+        is_end = effect.point in (Point.END_ATTEMPT, Point.ABANDON_ATTEMPT)
+        if (effect.point is Point.ABANDON_ATTEMPT and isinstance(event, EffectDone)) or (
+            is_end and isinstance(event, AbandonedBefore)
+        ):
+            abandoned.add(effect.attempt)
+        state, effects = step(state, event)
