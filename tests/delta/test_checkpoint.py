@@ -85,13 +85,13 @@ def _sidecars(store: MemoryStore, *, full_path: bool = False) -> list[dl.Json]:
 _META = {"checkpointMetadata": {"version": AT, "tags": {}}}
 
 
-def test_classic() -> None:
+def test_a_classic_checkpoint_is_read() -> None:
     store = _table()
     store.put(f"{PREFIX}.parquet", dl.checkpoint_bytes(_state()))
     assert _read(_cut(store)) == (AT, LIVE)
 
 
-def test_multi_part() -> None:
+def test_a_checkpoint_of_several_parts_is_read() -> None:
     store, state = _table(), _state()
     for part in (1, 2, 3):
         data = dl.checkpoint_bytes(state[part - 1 :: 3])
@@ -111,7 +111,7 @@ def test_incomplete_multi_part_is_ignored() -> None:
 @pytest.mark.parametrize(
     "name", [f"{PREFIX}.{UUID}.json", f"{PREFIX}.{UUID}.parquet", f"{PREFIX}.parquet"]
 )
-def test_v2(name: str, full_path: bool, inline: bool) -> None:
+def test_a_checkpoint_of_version_2_is_read(name: str, full_path: bool, inline: bool) -> None:
     store, state = _table(), _state()
     beside = _files(state) if inline else _sidecars(store, full_path=full_path)
     actions = [_META, *_others(state), *beside]

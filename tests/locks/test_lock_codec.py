@@ -263,7 +263,7 @@ def asked(operation: str, mode: Mode, resources: LockResources, **fields: object
 
 
 @pytest.mark.parametrize(("requested", "held"), list(itertools.product(Mode, Mode)))
-def test_matrix(requested: Mode, held: Mode) -> None:
+def test_modes_join_as_the_design_says(requested: Mode, held: Mode) -> None:
     first, second = asked("a", requested, segment("0")), asked("b", held, segment("0"))
     assert (conflict(first, second) is None) == (held in MAY_STAND_BESIDE[requested])
 

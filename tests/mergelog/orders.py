@@ -23,7 +23,7 @@ from tandem.operations.model import Table
 from tandem.operations.ports import Ports
 from tandem.spec.compaction import TableCompaction
 from tandem.spec.log_compaction import LogCompaction
-from tandem.spec.status import OperationStatus
+from tandem.spec.status import OperationStatus, Phase
 from tandem.spec.table import LakeTable
 from tandem.spec.update import TableIngest, TableUpdate
 from tandem.storage import open_store
@@ -114,6 +114,12 @@ class Orders:
         ports = self.ports(jobs)
         session = open_session(operation, table, ports, execution, on_status)
         return finish(session, operation, ports)
+
+    def do(self, spec: dict[str, Any], *args: Any, **more: Any) -> OperationStatus:
+        """Run to the end, which must be a success."""
+        status = self.run(spec, *args, **more)
+        assert status.phase is Phase.SUCCEEDED, status
+        return status
 
     def ports(self, jobs: JobRunner | None = None) -> Ports:
         return Ports(jobs=jobs or QuickJobs())

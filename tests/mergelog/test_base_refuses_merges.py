@@ -152,10 +152,10 @@ def test_a_merge_and_the_status_name_what_to_drop_and_nothing_is_lost(
     assert log.unmerged_blocks == 4
     assert_named(log.problem or "", property_)
     assert "then merge the log" in (log.problem or "")
-    assert orders.run(STITCH, name="stitch").phase is Phase.SUCCEEDED
+    orders.do(STITCH, name="stitch")
     assert orders.view() == before
     property_.drop(DeltaTable(orders.location))
-    assert orders.run(MERGE, name="again").phase is Phase.SUCCEEDED
+    orders.do(MERGE, name="again")
     assert orders.base() == orders.view() == before
     log = present(read_log_status(table, None, TableStatus()))
     assert log.problem is None
@@ -174,7 +174,7 @@ def test_where_a_lake_table_allows_vectors_alone_they_must_be_on(
     assert "vectors: Auto" in status.conditions[0].message
     assert orders.view() == before
     orders.allow("Auto")
-    assert orders.run(MERGE, name="again").phase is Phase.SUCCEEDED
+    orders.do(MERGE, name="again")
     assert orders.base() == before
 
 

@@ -114,7 +114,7 @@ def test_a_writer_whose_clock_is_ahead_lets_no_delete_expire(tmp_path: Path) -> 
     orders.run(MERGE, name="second")
     orders.upsert("after", range(30, 31), "new", 3)
     orders.upsert("last", range(30, 31), "new", 4)
-    assert orders.run(STITCH, name="stitch").phase is Phase.SUCCEEDED
+    orders.do(STITCH, name="stitch")
     orders.upsert("late", range(1), "less than the delete", 7)
     assert orders.view() == [*expected, (30, 4, "new")]
 
@@ -136,7 +136,7 @@ def test_a_delete_expires_once_a_merge_follows_that_is_so_much_younger(tmp_path:
     orders.clock.pass_days(0.5)
     orders.upsert("in-time", range(1), "less than the delete", 7)
     orders.clock.pass_days(8)
-    assert orders.run(STITCH, name="young").phase is Phase.SUCCEEDED
+    orders.do(STITCH, name="young")
     assert (orders.view(), deletes()) == (expected, 2), "a row that came in time needs the delete"
     merge("second")
     orders.upsert("much-later", range(30, 31), "new", 1)
@@ -144,7 +144,7 @@ def test_a_delete_expires_once_a_merge_follows_that_is_so_much_younger(tmp_path:
     orders.upsert("last", range(31, 32), "new", 1)
     expected = [*expected, (30, 1, "new"), (31, 1, "new")]
     assert (orders.view(), deletes()) == (expected, 2)
-    assert orders.run(STITCH, name="old").phase is Phase.SUCCEEDED
+    orders.do(STITCH, name="old")
     assert (orders.view(), deletes()) == (expected, 0)
 
 
@@ -206,15 +206,15 @@ def live(orders: Orders) -> int:
 def test_blocks_go_four_one_none_and_no_view_changes(orders: Orders) -> None:
     expected = orders.view()
     assert live(orders) == 4
-    assert orders.run(STITCH).phase is Phase.SUCCEEDED
+    orders.do(STITCH)
     assert (live(orders), orders.view()) == (1, expected)
-    assert orders.run(MERGE).phase is Phase.SUCCEEDED
+    orders.do(MERGE)
     assert orders.view() == orders.base() == expected
     # With an ordering column a merged delete stays in force.
     assert live(orders) == (1 if orders.ordered else 0)
     assert not mergelog.MergedView.open(orders.log).state.unmerged
     version = orders.log.base.snapshot().version
-    assert orders.run(MERGE, name="once-more").phase is Phase.SUCCEEDED
+    orders.do(MERGE, name="once-more")
     assert orders.log.base.snapshot().version == version
     orders.append(rows(range(1), "late", 3))
     assert orders.view() == (expected if orders.ordered else [(0, 3, "late"), *expected])
@@ -232,7 +232,7 @@ def test_what_others_commit_while_the_job_runs_comes_before_the_log(orders: Orde
         orders.append(rows(range(5, 6), "meanwhile", 8))
 
     before = Before(Point.READ_RESULT, beside)
-    assert orders.run(MERGE, before).phase is Phase.SUCCEEDED
+    orders.do(MERGE, before)
     assert before.done
     found = orders.view()
     by_id = {row[0]: row[2] for row in found}
@@ -286,8 +286,7 @@ def test_a_log_that_is_made_again_while_the_job_runs_is_not_marked_as_merged(
             for batch in range(6):
                 writer.append(rows(range(100 + batch, 101 + batch), "new", 9), batch=batch)
 
-    status = orders.run(MERGE, Before(Point.RECONCILE, make_again))
-    assert status.phase is Phase.SUCCEEDED
+    orders.do(MERGE, Before(Point.RECONCILE, make_again))
     assert [row for row in orders.base() if row[0] >= 4] == orders.view()[4:]
     assert [row[0] for row in orders.view() if row[0] >= 100] == list(range(100, 106))
 
@@ -303,12 +302,12 @@ def test_Z15_an_overwrite_while_the_job_runs_voids_the_records(orders: Orders) -
 
 def test_a_restore_after_a_merge_brings_the_records_back(orders: Orders) -> None:
     before, read = orders.view(), orders.log.base.snapshot().version
-    assert orders.run(MERGE).phase is Phase.SUCCEEDED
+    orders.do(MERGE)
     DeltaTable(orders.location).restore(read)
     assert orders.view() == before
     orders.append(rows(range(20, 21), "later", 1))
     assert orders.view() == [*before, (20, 1, "later")]
-    assert orders.run(MERGE, name="again").phase is Phase.SUCCEEDED
+    orders.do(MERGE, name="again")
     assert orders.base() == [*before, (20, 1, "later")]
 
 
@@ -360,7 +359,7 @@ def test_a_reader_that_a_merge_overtakes_sees_the_deletes_of_that_merge(tmp_path
     def overtake() -> None:
         with mergelog.LogWriter(orders.log, "other", pause=lambda _: None) as writer:
             writer.append(None, rows(range(3, 4), "", 9).select(["id", "at"]), batch=0)
-        assert orders.run(MERGE, name="overtakes").phase is Phase.SUCCEEDED
+        orders.do(MERGE, name="overtakes")
         write_deltalake(orders.location, rows(range(3, 4), "older", 6), mode="append")
 
     log.meanwhile = overtake

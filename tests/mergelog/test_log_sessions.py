@@ -201,7 +201,7 @@ def test_a_stop_request_ends_the_merge_that_was_begun(
     assert not garbage.unfinished(orders.store)
     assert [job.name for job in jobs.started] == jobs.stopped
     assert orders.view() == expected
-    assert orders.run(UPDATE).phase is Phase.SUCCEEDED
+    orders.do(UPDATE)
 
 
 def test_a_suspended_spec_ends_it_too(orders: Orders) -> None:

@@ -50,7 +50,8 @@ class Check(Enum):
     DRIVERS = (
         "two drivers of one operation",
         "-m pytest -q -x -p no:cacheprovider -m not(matrix) tests/simulator/test_two_drivers.py "
-        "tests/simulator/test_ended_before_start.py tests/simulator/test_markers.py",
+        "tests/simulator/test_ended_before_start.py tests/simulator/test_markers.py "
+        "tests/simulator/test_zombies.py",
     )
     BATCHES = (
         "a compaction in batches",

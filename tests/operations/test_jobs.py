@@ -198,8 +198,7 @@ def test_a_wait_that_is_ended_leaves_nothing_and_the_next_run_succeeds(
     assert single.version == version
     assert single.files_left() == []
     single.world.living.clear()
-    again = single.end()
-    assert again.reason is Reason.COMMITTED
+    single.succeed()
 
 
 def test_a_deadline_ends_it_and_names_the_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,8 +254,7 @@ def test_a_request_that_is_wrong_fails_at_once_and_can_be_corrected(
     assert single.version == version
     # The operator's template, which is no part of the resource, is corrected.
     single.world.living.clear()
-    again = single.end()
-    assert again.reason is Reason.COMMITTED
+    single.succeed()
 
 
 # What the engine makes of a job that is at work, stuck, or gone: progress, time left, reasons.
@@ -358,9 +356,7 @@ def test_a_job_that_cannot_start_yet_is_waited_for_and_says_why(
     assert status.conditions[0].message == "0/3 nodes are available"
     session.advance()
     assert shown(session).conditions[0].reason == Reason.RUNNING
-    ending = single.drive(session)
-    assert ending.reason is Reason.COMMITTED
-    assert ending.attempt == 1
+    single.succeed(session, attempt=1)
 
 
 @pytest.mark.parametrize("transient", [True, False])

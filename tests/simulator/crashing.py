@@ -113,7 +113,9 @@ class Crowd:
         if is_put and self.beside is Beside.LOST:
             self.acted += 1
             raise OutcomeUnknown("the answer was lost on its way")
-        if effect.point is Point.START_JOB and not self.acted:
+        # When the job has been started, or could have been.
+        begun = Point.START_JOB if self.single.job_count else Point.PERSIST_PLAN
+        if effect.point is begun and not self.acted:
             self._commit(1)
         elif effect.point is Point.ENTER_COMMIT and self.acted == 1:
             self._commit(2)

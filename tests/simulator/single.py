@@ -16,6 +16,7 @@ from simulator.world import Vectors, World
 from support.cases import APPENDS, JOBLESS, ON_LOG
 from support.lake.faults import Call, ProcessDied
 from support.present import present
+from tandem.errors import Reason
 from tandem.operations.attempt import paths
 from tandem.operations.execute import ExecutionOptions, open_session
 from tandem.operations.kinds.batches import batch_resource, load
@@ -209,6 +210,19 @@ class Single:
             session.advance()
             for driver in self.world.jobs.running():
                 self.world.jobs.advance(driver)
+
+    def at(self, point: Point, interceptor: Interceptor = passthrough) -> Session:
+        """A process that stands still before this point."""
+        session = self.session(interceptor)
+        self.until(session, point)
+        return session
+
+    def succeed(self, session: Session | None = None, *, attempt: int = 0) -> Ending:
+        """The session, or another process, ends with a commit, of this attempt if one is given."""
+        ending = self.end() if session is None else self.drive(session)
+        assert ending.reason is Reason.COMMITTED, ending
+        assert attempt in (0, ending.attempt), ending
+        return ending
 
     def drive(self, session: Session) -> Ending:
         for _ in range(MOST_STEPS):

@@ -53,8 +53,7 @@ def jobs_of(single: Single) -> dict[str, int]:
 def test_each_batch_is_a_commit_and_the_result_is_that_of_all() -> None:
     single = Single(BATCHES)
     before = single.version
-    ending = single.end()
-    assert ending.reason is Reason.COMMITTED
+    ending = single.succeed()
     assert batch_commits(single) == [1, 2, 3]
     versions = range(before + 1, before + BATCH_COUNT + 1)
     commits = single.table.log.commits(versions[0], versions[-1])
@@ -129,8 +128,7 @@ def test_a_request_to_stop_meets_the_batch_at_work_and_the_rest_can_follow(
     assert "batch 1 is committed" in ending.message
     assert batch_commits(single) == [1]
     nothing_is_left(single)
-    after = single.end()
-    assert after.reason is Reason.COMMITTED
+    single.succeed()
     assert batch_commits(single) == [1, 2, 3]
 
 
@@ -149,10 +147,9 @@ def test_the_progress_of_an_adopted_last_batch_is_that_of_all() -> None:
     strike = StrikeOnce(Point.START_JOB, Fault.DIE_AFTER, BATCH_COUNT)
     single.die(strike, jobs_live_on=True)
     assert batch_commits(single) == [1, 2]
-    session = single.session()
-    single.until(session, Point.POLL_JOB)
+    session = single.at(Point.POLL_JOB)
     assert str(session.part) == "batch 3 of 3"
-    assert single.drive(session).reason is Reason.COMMITTED
+    single.succeed(session)
 
 
 def test_a_suspended_operation_stops_the_job_of_its_batch_after_a_restart() -> None:
@@ -172,8 +169,7 @@ def test_a_suspended_operation_stops_the_job_of_its_batch_after_a_restart() -> N
 def test_a_deadline_loses_one_batch_and_the_next_run_compacts_the_rest() -> None:
     single = Single(BATCHES)
     single.limit(active_deadline_seconds=60)
-    session = single.session()
-    single.until(session, Point.RECORD_RESULT)
+    session = single.at(Point.RECORD_RESULT)
     session.advance()
     single.until(session, Point.POLL_JOB)
     single.world.clock.now += 60_000
@@ -187,8 +183,7 @@ def test_a_deadline_loses_one_batch_and_the_next_run_compacts_the_rest() -> None
     assert (again.phase, again.reason) == (ending.phase, ending.reason)
     single.limit(active_deadline_seconds=3600)
     session = single.session(again=True)
-    after = single.drive(session)
-    assert after.reason is Reason.COMMITTED
+    after = single.succeed(session)
     assert after.result is not None
     assert after.result.files_removed == 4 + 1  # the first batch's output is merged with the rest
 
@@ -218,8 +213,7 @@ def test_Z6_two_processes_of_one_operation_do_each_batch_once() -> None:
         single.alternate(first, second)
         done = batch_commits(single)
         assert done == sorted(set(done)), ahead
-        last = single.end()
-        assert last.reason is Reason.COMMITTED
+        single.succeed()
         assert batch_commits(single) == [1, 2, 3], ahead
 
 
@@ -227,8 +221,7 @@ def test_without_the_record_of_its_batches_the_rest_is_one_commit() -> None:
     single = Single(BATCHES)
     single.die(StrikeOnce(Point.RECORD_RESULT, Fault.DIE_AFTER))
     single.table.store.delete([paths.batches(single.operation_id)])
-    ending = single.end()
-    assert ending.reason is Reason.COMMITTED
+    single.succeed()
     assert batch_commits(single) == [1]
     nothing_is_left(single)
 
@@ -269,12 +262,11 @@ def test_a_table_that_outgrows_the_limit_while_it_waits_for_locks() -> None:
     other = replace(asked("another", Mode.EXCLUSIVE, WHOLE_TABLE, 99), table=place)
     single.limit(max_bytes_per_commit=sum(each.size for each in single.table.log.snapshot().adds()))
     locks.acquire(other)
-    session = single.session()
-    single.until(session, Point.AWAIT_LOCKS)
+    session = single.at(Point.AWAIT_LOCKS)
     single.foreign("append")
     single.foreign("append")
     locks.release(place, other.operation, other.owner)
-    assert single.drive(session).reason is Reason.COMMITTED
+    single.succeed(session)
     assert batch_commits(single) == [1, 2]
     assert locks.entries(place) == ()
     nothing_is_left(single)
@@ -285,7 +277,7 @@ def test_a_table_that_outgrows_the_limit_while_it_waits_for_locks() -> None:
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("fault", Fault)
-def test_C4_C5_C6_crash_anywhere_in_batches(fault: Fault) -> None:
+def test_C4_C5_C6_each_batch_that_is_struck_anywhere_happens_once(fault: Fault) -> None:
     for passage in passages(BATCHES, Beside.NOTHING):
         single = crash(BATCHES, Beside.NOTHING, passage, fault)
         assert batch_commits(single) == [1, 2, 3], passage
@@ -293,7 +285,7 @@ def test_C4_C5_C6_crash_anywhere_in_batches(fault: Fault) -> None:
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("beside", [each for each in Beside if each is not Beside.NOTHING])
-def test_C4_C5_C6_crash_anywhere_in_batches_while_others_commit(beside: Beside) -> None:
+def test_C4_C5_C6_batches_that_are_struck_while_others_commit_happen_once(beside: Beside) -> None:
     """One fault at each point, in turn."""
     faults = tuple(Fault)
     for number, passage in enumerate(passages(BATCHES, beside)):

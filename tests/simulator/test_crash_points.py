@@ -10,7 +10,16 @@ from functools import cache
 
 import pytest
 
-from simulator.crashing import Beside, Passage, crash, passages, restart_passages, sample
+from simulator.crashing import (
+    Beside,
+    Crowd,
+    Passage,
+    crash,
+    nothing_is_left,
+    passages,
+    restart_passages,
+    sample,
+)
 from simulator.single import (
     CUT,
     EDITING,
@@ -26,27 +35,16 @@ from support.lake.faults import Call, Fault, StrikeOnce
 from support.some import in_turn
 from tandem.errors import Reason
 from tandem.operations.machine.events import Effect, Event, Point
-from tandem.operations.session.options import Interceptor, passthrough
-from tandem.spec.status import Phase
 
-INTERFERENCE = ("", "append", "delete_with_vectors", "update_by_rewrite")
+COMMITS = (Beside.NOTHING, Beside.APPEND, Beside.DELETE, Beside.UPDATE)
 """What another writer commits while the operation runs: one of these in each test here, all in
 `make matrix` and for planted bugs."""
 FAULTS = list(Fault)
 
 
-@cache
-def points(kind: str) -> tuple[Point, ...]:
+def points(kind: str) -> list[Point]:
     """The points that an undisturbed operation passes."""
-    single = Single(kind)
-    seen: dict[Point, None] = {}
-
-    def note(effect: Effect, call):  # type: ignore[no-untyped-def]
-        seen[effect.point] = None
-        return call()
-
-    single.end(note)
-    return tuple(seen)
+    return [point for point, nth in passages(kind, Beside.NOTHING) if nth == 1]
 
 
 CASES = [
@@ -54,39 +52,14 @@ CASES = [
 ]
 
 
-def interfering(single: Single, what: str, interceptor: Interceptor) -> Interceptor:
-    """Commit something foreign once, when the job has been started, or could have been."""
-    left = [what] if what else []
-    begun = Point.START_JOB if single.job_count else Point.PERSIST_PLAN
-
-    def act(effect: Effect, call):  # type: ignore[no-untyped-def]
-        event = interceptor(effect, call)
-        if effect.point is begun and left:
-            single.beside(left.pop())
-        return event
-
-    return act
-
-
 @pytest.mark.part(3)
 @pytest.mark.parametrize(("kind", "point", "fault"), CASES)
-def test_C4_C5_C6_crash(kind: str, point: Point, fault: Fault) -> None:
+def test_C4_C5_C6_an_operation_that_is_struck_at_a_point_happens_once(
+    kind: str, point: Point, fault: Fault
+) -> None:
     turn = points(kind).index(point) + FAULTS.index(fault)
-    for foreign in in_turn(INTERFERENCE, turn, every=4):
-        single = Single(kind)
-        strike = StrikeOnce(point, fault)
-        ending = single.run(interfering(single, foreign, strike))
-        assert strike.struck, f"{point} was not reached"
-        if ending is None:
-            ending = single.run()
-        assert ending is not None
-        assert ending.phase is Phase.SUCCEEDED, ending
-        assert ending.reason is Reason.COMMITTED
-        assert single.commits == 1
-        assert ending.result is not None
-        assert ending.result.version == single.checker.succeeded[single.operation_id]
-        assert single.files_left() == []
-        assert single.world.locks.entries(single.table.location) == ()
+    for beside in in_turn(COMMITS, turn, every=4):
+        crash(kind, beside, (point, 1), fault)
 
 
 OTHER_KINDS = (*OTHERS, CUT, *STRADDLING, *APPENDS, SERIALIZABLE, EXCLUSIVE, *EDITING)
@@ -94,7 +67,7 @@ OTHER_KINDS = (*OTHERS, CUT, *STRADDLING, *APPENDS, SERIALIZABLE, EXCLUSIVE, *ED
 
 @pytest.mark.part(3)
 @pytest.mark.parametrize("kind", OTHER_KINDS)
-def test_C4_C5_C6_crash_of_the_other_kinds(kind: str) -> None:
+def test_C4_C5_C6_every_kind_that_is_struck_at_a_point_happens_once(kind: str) -> None:
     """Every kind, and every point for half of the kinds, one fault each."""
     struck = [crash(kind, *each) for each in sample(kind, OTHER_KINDS.index(kind))]
     assert len(struck) > len(FAULTS)
@@ -113,10 +86,10 @@ LIVING_JOB = (
 
 
 @cache
-def jobs_needed(kind: str, foreign: str) -> int:
+def jobs_needed(kind: str, beside: Beside) -> int:
     """How many jobs it takes when no process dies."""
     single = Single(kind)
-    single.end(interfering(single, foreign, passthrough))
+    single.end(Crowd(single, beside))
     return len(single.world.jobs.drivers)
 
 
@@ -129,20 +102,15 @@ def test_jobs_live_on_and_their_work_is_not_done_twice(
 ) -> None:
     """The operator dies, its Spark applications do not; the next one takes them over."""
     turn = LIVING_JOB.index(point) + FAULTS.index(fault)
-    for foreign in in_turn(INTERFERENCE, turn, every=4):
+    for beside in in_turn(COMMITS, turn, every=4):
         for nth in (1, 2):
             single = Single(kind)
-            strike = StrikeOnce(point, fault, nth)
-            ending = single.run(interfering(single, foreign, strike), jobs_live_on=True)
-            if ending is None:
-                ending = single.run(jobs_live_on=True)
-            assert ending is not None
+            crowd = Crowd(single, beside, StrikeOnce(point, fault, nth))
+            ending = single.run(crowd, jobs_live_on=True) or single.end(jobs_live_on=True)
             assert ending.reason is Reason.COMMITTED, ending
-            assert len(single.world.jobs.drivers) <= jobs_needed(kind, foreign)
+            assert len(single.world.jobs.drivers) <= jobs_needed(kind, beside)
             assert single.commits == 1
-            assert single.files_left() == []
-            assert single.world.jobs.running() == []
-            assert single.world.locks.entries(single.table.location) == ()
+            nothing_is_left(single)
 
 
 @pytest.mark.parametrize("kind", [SERIALIZABLE, *STRADDLING])
@@ -150,7 +118,7 @@ def test_a_round_that_was_asked_for_is_waited_for_after_a_restart(kind: str) -> 
     """The job is at work on its second round when the operator dies."""
     single = Single(kind)
     strike = StrikeOnce(Point.REQUEST_ROUND, Fault.DIE_AFTER)
-    single.die(interfering(single, "append", strike), jobs_live_on=True)
+    single.die(Crowd(single, Beside.APPEND, strike), jobs_live_on=True)
     assert strike.struck
     seen: list[Effect] = []
 
@@ -188,8 +156,7 @@ def test_again_is_another_operation(kind: str) -> None:
     single.world.jobs.batches["file:///batches/0.csv"] = single.checker.batches[
         session.identity.operation_id
     ]
-    ending = single.drive(session)
-    assert ending.reason is Reason.COMMITTED
+    ending = single.succeed(session)
     # Taken up without being asked for again, and reported.
     assert single.run() == ending
 
@@ -228,7 +195,9 @@ LIVES = pytest.mark.parametrize("lives", [False, True], ids=["jobs die", "jobs l
 @LIVES
 @pytest.mark.parametrize("beside", Beside)
 @pytest.mark.parametrize("kind", KINDS)
-def test_C4_C5_C6_crash_anywhere(kind: str, beside: Beside, lives: bool) -> None:
+def test_C4_C5_C6_every_kind_that_is_struck_anywhere_happens_once(
+    kind: str, beside: Beside, lives: bool
+) -> None:
     """Every passage with each fault if nothing happens beside it, and with one of them, in turn,
     whatever else does (decision 0199). Jobs that live on: only deaths."""
     faults = DEATHS if lives else tuple(Fault)

@@ -296,8 +296,7 @@ def test_Z1_closing_and_nothing_to_do_report_the_same_ending(closer_first: bool)
 def test_Z1_a_process_overtaken_between_two_puts_reports_the_recorded_ending(file: str) -> None:
     """It has put this, and not yet its commit: another one takes it for dead."""
     single = Single("compaction")
-    first = single.session()
-    single.until(first, Point.READ_RESULT)
+    first = single.at(Point.READ_RESULT)
     emptied(single)
     endings: list[Ending] = []
 
@@ -400,8 +399,7 @@ def test_Z20_an_unreadable_commit_is_not_abandoned_as_a_failure() -> None:
     assert "attempt 1 has committed" in ending.message
     assert "a commit in between is damaged" in ending.message
     assert single.checker.version == version
-    final = single.end()
-    assert final.reason is Reason.COMMITTED
+    single.succeed()
 
 
 # A log in which no attempt can be abandoned
@@ -412,8 +410,7 @@ NOT_CLOSED = "the attempt could not be closed"
 @each_kind
 def test_an_attempt_that_cannot_be_abandoned_is_continued_later(kind: str) -> None:
     single = Single(kind)
-    first = single.session()
-    single.until(first, Point.RECONCILE)
+    first = single.at(Point.RECONCILE)
     upgraded(single)
     version = single.checker.version
     ending = single.drive(first)
@@ -442,8 +439,7 @@ def test_a_stop_request_is_honoured_although_the_attempt_cannot_be_abandoned(
     what: StopRequest, reason: Reason
 ) -> None:
     single = Single("update")
-    first = single.session()
-    single.until(first, Point.POLL_JOB)
+    first = single.at(Point.POLL_JOB)
     upgraded(single)
     first.request_stop(what)
     ending = single.drive(first)
@@ -451,5 +447,4 @@ def test_a_stop_request_is_honoured_although_the_attempt_cannot_be_abandoned(
     assert NOT_CLOSED in ending.message
     repaired(single)
     single.world.living.clear()
-    final = single.end()
-    assert final.reason is Reason.COMMITTED
+    single.succeed()

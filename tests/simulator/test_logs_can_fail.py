@@ -253,8 +253,7 @@ def test_R3_an_edit_of_an_edit_is_found_when_it_is_made() -> None:
 
 def test_a_row_map_that_does_not_know_the_files_of_its_commit_is_found() -> None:
     single = Single(f"update{OFF}")
-    session = single.session()
-    single.until(session, Point.PUT_COMMIT)
+    session = single.at(Point.PUT_COMMIT)
     path = paths.row_map(single.operation_id, 1)
     single.world.store.put(path, binary_format.to_bytes(BOTH))
     with pytest.raises(Violation, match=r"^R-5, version 7: "):
@@ -270,7 +269,7 @@ def entry(operation: str, state: EntryState, *names: str) -> LockEntry:
     return LockEntry(LockRequest("t", operation, Mode.REWRITE, named(names)), state, 1)
 
 
-def test_locks() -> None:
+def test_checks_of_locks_fail_for_two_holders_and_two_waiting_entries() -> None:
     one, other = (entry(o, EntryState.HELD, "0", "1") for o in ("one", "other"))
     waiting = entry("other", EntryState.WAITING, "1", "2")
     check_locks((one, waiting))

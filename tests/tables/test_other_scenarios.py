@@ -180,7 +180,7 @@ def s3_lake(
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("first", some(["update", "compaction"], every=2))
-def test_C2_C3_on_s3(s3_lake: Lake, first: str) -> None:
+def test_C2_C3_an_update_and_a_compaction_meet_on_s3(s3_lake: Lake, first: str) -> None:
     if first == "compaction":
         update = s3_lake.hold(s3_lake.update("k = 1", v="v + 15"), Point.PUT_COMMIT)
         s3_lake.do(s3_lake.compaction())
