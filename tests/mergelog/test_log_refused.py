@@ -56,66 +56,42 @@ class Refused:
     key: Field = KEY
 
 
+def feature(
+    name: str, configuration: dict[str, str] | None = None, *, column: dict[str, Any] | None = None
+) -> Refused:
+    """A feature of the table; `column`: of its key column."""
+    key = KEY if column is None else Field("k", LONG, metadata=column)
+    return Refused(UnsupportedFeature, name, configuration or {}, (name,), key)
+
+
+def key(found: Field) -> Refused:
+    return Refused(InvalidSpec, "spec.mergeOnRead.keys", key=found)
+
+
 UNSUITABLE: dict[str, Refused] = {
     "forgets transactions": Refused(
         UnsupportedFeature,
         "delta.setTransactionRetentionDuration",
         {"delta.setTransactionRetentionDuration": "interval 7 days"},
     ),
-    "append only": Refused(
-        UnsupportedFeature, "appendOnly", {"delta.appendOnly": "true"}, ("appendOnly",)
-    ),
-    "constraint": Refused(
-        UnsupportedFeature,
-        "checkConstraints",
-        {"delta.constraints.positive": "k > 0"},
-        ("checkConstraints",),
-    ),
-    "invariant": Refused(
-        UnsupportedFeature,
-        "invariants",
-        features=("invariants",),
-        key=Field("k", LONG, metadata={"delta.invariants": '{"expression": "k > 0"}'}),
-    ),
-    "change data feed": Refused(
-        UnsupportedFeature,
-        "changeDataFeed",
-        {"delta.enableChangeDataFeed": "true"},
-        ("changeDataFeed",),
-    ),
+    "append only": feature("appendOnly", {"delta.appendOnly": "true"}),
+    "constraint": feature("checkConstraints", {"delta.constraints.positive": "k > 0"}),
+    "invariant": feature("invariants", column={"delta.invariants": '{"expression": "k > 0"}'}),
+    "change data feed": feature("changeDataFeed", {"delta.enableChangeDataFeed": "true"}),
     "row tracking": Refused(
         UnsupportedFeature,
         "rowTracking",
         {"delta.enableRowTracking": "true"},
         ("rowTracking", "domainMetadata"),
     ),
-    "generated column": Refused(
-        UnsupportedFeature,
-        "generatedColumns",
-        features=("generatedColumns",),
-        key=Field("k", LONG, metadata={"delta.generationExpression": "v + 1"}),
-    ),
-    "identity column": Refused(
-        UnsupportedFeature,
-        "identityColumns",
-        features=("identityColumns",),
-        key=Field("k", LONG, metadata={"delta.identity.start": 1}),
-    ),
-    "iceberg": Refused(
-        UnsupportedFeature,
-        "icebergCompatV2",
-        {"delta.enableIcebergCompatV2": "true"},
-        ("icebergCompatV2",),
-    ),
-    "unknown feature": Refused(UnsupportedFeature, "newFeature", features=("newFeature",)),
-    "nested key": Refused(InvalidSpec, "spec.mergeOnRead.keys", key=Field("k", ArrayType(LONG))),
-    "struct as key": Refused(
-        InvalidSpec, "spec.mergeOnRead.keys", key=Field("k", StructType((Field("a", LONG),)))
-    ),
-    "float as key": Refused(
-        InvalidSpec, "spec.mergeOnRead.keys", key=Field("k", PrimitiveType("double"))
-    ),
-    "no such key": Refused(InvalidSpec, "spec.mergeOnRead.keys", key=Field("other", LONG)),
+    "generated column": feature("generatedColumns", column={"delta.generationExpression": "v + 1"}),
+    "identity column": feature("identityColumns", column={"delta.identity.start": 1}),
+    "iceberg": feature("icebergCompatV2", {"delta.enableIcebergCompatV2": "true"}),
+    "unknown feature": feature("newFeature"),
+    "nested key": key(Field("k", ArrayType(LONG))),
+    "struct as key": key(Field("k", StructType((Field("a", LONG),)))),
+    "float as key": key(Field("k", PrimitiveType("double"))),
+    "no such key": key(Field("other", LONG)),
 }
 
 

@@ -11,8 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from support.lake.held import Held
-from support.lake.lake import Lakes, reason, reconciled, result
+from support.lake.lake import Lakes, message, reason, reconciled, result
 from support.lake.timed import (
     DAYS,
     SCHEMA,
@@ -24,23 +23,18 @@ from support.lake.timed import (
     moment,
     without,
 )
-from tables.replaced import ALIGNED, DAY_2, S1, SR, made
+from tables.replaced import ALIGNED, DAY_2, S1, SR, alone, made
 from tandem.intervals import TimeInterval
 from tandem.locks.store import InProcessLocks
 from tandem.operations.machine.events import Point
 from tandem.spark.runtime import row_files
 from tandem.spec.fields import Granularity
 from tandem.spec.resources import Operation
-from tandem.spec.status import OperationStatus, Phase
+from tandem.spec.status import Phase
 from tandem.timeline.chunks import parse_chunk
 from tandem.timeline.lineage import TAG_ROOT
 from tandem.timeline.masks import TAG_MASKED, parse_masked
 from tandem.timeline.segments import TAG_SEGMENT
-
-
-def alone(table: TimedLake, operation: Operation, at: Point = Point.RECONCILE) -> Held:
-    """An operation that is held, and that no lock keeps from anything."""
-    return table.lake.hold(operation, at, ports=table.lake.ports(locks=InProcessLocks()))
 
 
 def cut(table: TimedLake, *chunks: str, **more: Any) -> Operation:
@@ -55,11 +49,6 @@ def intervals(table: TimedLake) -> list[TimeInterval | None]:
 
 def days(*numbers: int) -> list[TimeInterval]:
     return [parse_chunk(f"2013-03-{number:02}", Granularity.DAY) for number in numbers]
-
-
-def message(status: OperationStatus) -> str:
-    [found] = [c.message for c in status.conditions if c.type.value == "Succeeded"]
-    return found
 
 
 def test_D56_a_file_lives_on_without_the_day_that_was_cut_out(lakes: Lakes) -> None:

@@ -117,12 +117,6 @@ def test_C6b_published_row_map_is_lost_or_corrupt(
 # Z5: a vacuum without retention -----------------------------------------------------------------
 
 
-def _vacuum(lake: Lake) -> None:
-    lake.foreign().vacuum(
-        retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True
-    )
-
-
 @pytest.mark.parametrize("kind", ["TableCompaction", "TableUpdate"])
 def test_Z5_vacuum_between_plan_and_job(lakes: Lakes, kind: str) -> None:
     """Its inputs are gone from the disk, since another writer compacted and vacuumed."""
@@ -130,7 +124,7 @@ def test_Z5_vacuum_between_plan_and_job(lakes: Lakes, kind: str) -> None:
     make, after = MADE[kind]
     held = lake.hold(make(lake), Point.START_JOB)
     lake.foreign().optimize.compact()
-    _vacuum(lake)
+    lake.vacuum()
     held.succeed()
     lake.assert_rows(after)
     assert lake.unreachable() == set()
@@ -143,7 +137,7 @@ def test_Z5_vacuum_between_job_and_commit(lakes: Lakes, kind: str) -> None:
     make, after = MADE[kind]
     held = lake.hold(make(lake), Point.READ_RESULT)
     assert lake.unreachable()
-    _vacuum(lake)
+    lake.vacuum()
     done = held.succeed()
     assert done.attempt == 2
     lake.assert_rows(after)
@@ -156,7 +150,7 @@ def test_Z5_a_full_vacuum_keeps_files_that_versions_name(lakes: Lakes) -> None:
     held = lake.hold(lake.compaction(), Point.RECONCILE)
     lake.do(lake.delete("id % 3 = 1"))
     held.finish()
-    _vacuum(lake)
+    lake.vacuum()
     lake.assert_rows(tuple(row for row in FOUR if row[0] % 3 != 1))
     assert [m.path for m in lake.store.list("_tandem/rowmaps")]
 

@@ -14,12 +14,11 @@ from deltalake import write_deltalake
 
 from support.jobs import quick_lake
 from support.jobs.runners import dies_after_its_work
-from support.lake.held import Held
-from support.lake.lake import Lakes, reason, result
+from support.lake.lake import Lakes, message, reason, result
 from support.lake.timed import TimedLake, day, hours, interval, join, without
 from support.lake.timed import table as rows_of
 from support.present import present
-from tables.replaced import ALIGNED, DAY_2, MORE, REST, S1, SJ, SR, made
+from tables.replaced import ALIGNED, DAY_2, MORE, REST, S1, SJ, SR, alone, made
 from tandem.delta.actions import AddFile
 from tandem.delta.partitions import NULL_PARTITION
 from tandem.locks.store import InProcessLocks
@@ -37,20 +36,10 @@ LAYOUTS = pytest.mark.parametrize(
 SCOPES = pytest.mark.parametrize("scope", ["AtStart", "AtCommit"])
 
 
-def alone(table: TimedLake, operation: Operation, at: Point = Point.RECONCILE) -> Held:
-    """An operation that is held, and that no lock keeps from anything."""
-    return table.lake.hold(operation, at, ports=table.lake.ports(locks=InProcessLocks()))
-
-
 def masked_in(add: AddFile) -> str:
     """What the hint in a file's tags says (D58)."""
     hidden = add.deletion_vector.cardinality if add.deletion_vector is not None else 0
     return str(parse_masked(add.tags[TAG_MASKED], hidden))
-
-
-def message(status: OperationStatus) -> str:
-    [found] = [c.message for c in status.conditions if c.type.value == "Succeeded"]
-    return found
 
 
 def fails(table: TimedLake, operation: Operation) -> None:

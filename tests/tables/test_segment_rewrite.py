@@ -12,7 +12,7 @@ from pyroaring import BitMap64
 from support.jobs import quick_lake
 from support.jobs.quick_jobs import QuickJobs
 from support.jobs.quick_lake import QuickLake
-from support.lake.lake import Lakes, batch, loads, reason, reconciled, result
+from support.lake.lake import Lakes, batch, loads, message, reason, reconciled, result
 from support.lake.rewritten import (
     PURGE,
     RECOMPRESS,
@@ -154,22 +154,22 @@ def test_C13_a_rewrite_of_an_unknown_segment(
     version = two.version
     status = two.run(rewrite(two, *names))
     assert (status.phase, reason(status)) == (Phase.FAILED, "UnknownSegment")
-    [message] = [c.message for c in status.conditions if c.type.value == "Succeeded"]
-    assert found in message
+    said = message(status)
+    assert found in said
     assert two.version == version
 
 
 def test_C13_a_rewrite_of_a_segment_that_was_compacted(wide: QuickLake) -> None:
     status = wide.run(rewrite(wide, "2"))
-    [message] = [c.message for c in status.conditions if c.type.value == "Succeeded"]
-    assert "2 (Compacted)" in message
+    said = message(status)
+    assert "2 (Compacted)" in said
 
 
 def test_rows_cannot_be_sorted_by_absent_columns(two: QuickLake) -> None:
     status = two.run(rewrite(two, "0", sortBy=["kk"]))
     assert (status.phase, reason(status)) == (Phase.FAILED, "InvalidSpec")
-    [message] = [c.message for c in status.conditions if c.type.value == "Succeeded"]
-    assert "spec.rewrite.sortBy" in message
+    said = message(status)
+    assert "spec.rewrite.sortBy" in said
     assert two.version == two.first_version
 
 

@@ -18,7 +18,7 @@ from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
 from support.lake import rows as model
 from support.lake import timed
-from support.lake.lake import loads, reason, reconciled, result
+from support.lake.lake import loads, message, reason, reconciled, result
 from support.lake.plain import (
     PROTOCOL,
     Case,
@@ -27,7 +27,6 @@ from support.lake.plain import (
     assert_no_vectors_of_ours,
     edited,
     figures,
-    last_words,
     plain,
     updates,
 )
@@ -325,7 +324,7 @@ def test_N13_a_writer_that_is_always_faster_ends_it_as_a_conflict(
         operation = lake.resource("TableUpdate", {"merge": merge, **conflict})
     done = lake.run(operation, interceptor=hits)
     assert (done.phase, reason(done)) == (Phase.FAILED, "Conflict")
-    said = last_words(done)
+    said = message(done)
     if statement == "merge":  # whose job evaluates each round
         assert "3 rounds made no progress; the last was lost to UPDATE by" in said
     else:
@@ -500,7 +499,7 @@ def test_N19_a_replace_that_comes_too_late_each_time_is_a_conflict(tmp_path: Pat
     hits = Hits([hit] * 40)
     done = table.lake.run(table.replace(DAY_2, scope="AtCommit"), interceptor=hits)
     assert (done.phase, reason(done)) == (Phase.FAILED, "Conflict")
-    assert "5 rounds of edits made no progress" in last_words(done)
+    assert "5 rounds of edits made no progress" in message(done)
     table.assert_shows(THREE_DAYS)
     table.lake.assert_clean()
 

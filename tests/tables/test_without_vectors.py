@@ -13,7 +13,7 @@ from deltalake.exceptions import CommitFailedError
 from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
 from support.lake.faults import Fault, ProcessDied, StrikeOnce
-from support.lake.lake import Process, loads, reconciled, result
+from support.lake.lake import Process, loads, message, reconciled, result
 from support.lake.plain import (
     Case,
     Hits,
@@ -21,7 +21,6 @@ from support.lake.plain import (
     deletes,
     edited,
     figures,
-    last_words,
     plain,
     set_vectors,
     updates,
@@ -119,7 +118,7 @@ def test_N2_all_inputs_but_one_or_all_are_gone(tmp_path: Path, left: int) -> Non
     done = held.finish()
     assert done.phase is Phase.SUPERSEDED, done
     words = "but one of each output" if left else "all of its inputs"
-    assert words in last_words(done)
+    assert words in message(done)
     assert set(lake.names) == live
     assert_edited_out(lake, plus(FOUR, lambda row: row[0] >= 10 * left, 1))
 
@@ -204,7 +203,7 @@ def test_N4_the_only_sorted_bin_ends_as_a_conflict_with_what_helps(tmp_path: Pat
     hits = Hits(deletes(lake, *HIT))
     done = lake.run(sort(lake), interceptor=hits)
     assert done.phase is Phase.FAILED
-    assert "other commits changed its rows 5 times before it could be published" in last_words(done)
+    assert "other commits changed its rows 5 times before it could be published" in message(done)
     assert hits.done < len(HIT)
     assert_edited_out(lake, without(loads(range(12)), id_in(HIT[: hits.done])))
 
@@ -245,8 +244,8 @@ def test_N5_a_small_output_whose_heirs_change_in_each_round_is_left_as_it_was(
     hits = Hits([lambda: lake.do(lake.update("id = 3", v="v + 1"))] * 30)
     done = lake.run(lake.compaction("Major"), interceptor=hits)
     assert done.phase is Phase.FAILED
-    assert "1 bin left as it was" in last_words(done)
-    assert "use BinPack" not in last_words(done)
+    assert "1 bin left as it was" in message(done)
+    assert "use BinPack" not in message(done)
     assert hits.done == rule.MOST_LOST + 4 + 1
     assert_edited_out(lake, plus(FOUR, id_in([3]), hits.done))
 
@@ -526,13 +525,6 @@ def test_N15_two_processes_make_the_same_edits(tmp_path: Path, kind: str, at: Po
 # N16: vacuum without retention
 
 
-def vacuum(lake: QuickLake) -> None:
-    """All that no version names, at once."""
-    lake.foreign().vacuum(
-        retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True
-    )
-
-
 @pytest.mark.parametrize("at", [Point.WRITE_SIDECARS, Point.PUT_COMMIT])
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "replace"])
 def test_N16_a_vacuum_between_an_edit_and_the_put(tmp_path: Path, kind: str, at: Point) -> None:
@@ -542,7 +534,7 @@ def test_N16_a_vacuum_between_an_edit_and_the_put(tmp_path: Path, kind: str, at:
     held = lake.hold(make(lake), Point.READ_RESULT)
     lake.foreign().update({"v": "v + 1"}, predicate="id = 11")
     held.go_on(at, after=at is Point.WRITE_SIDECARS)
-    vacuum(lake)
+    lake.vacuum()
     done = held.succeed()
     assert done.attempt == 2
     lake.assert_rows(after(plus(FOUR, id_in([11]), 1)))
@@ -559,7 +551,7 @@ def test_N16_a_vacuum_removes_an_edit_that_is_wanted_again(tmp_path: Path, kind:
     lake.foreign().update({"v": "v + 1"}, predicate="id = 11")
     held.go_on(Point.PUT_COMMIT)
     lake.append(((90, 0, 9),))
-    vacuum(lake)
+    lake.vacuum()
     held.succeed()
     lake.assert_rows(join(after(plus(FOUR, id_in([11]), 1)), ((90, 0, 9),)))
     for add in lake.log.snapshot().adds():

@@ -214,6 +214,12 @@ class Lake:
     def _foreign(self) -> dict[str, str] | None:
         return dict(self.foreign_options) or None
 
+    def vacuum(self) -> None:
+        """By deltalake: all that no version names, at once."""
+        self.foreign().vacuum(
+            retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True
+        )
+
     @property
     def delta_spark(self) -> SparkSession:
         """Where Spark + Delta reads and writes; jobs run on `spark`."""
@@ -333,6 +339,12 @@ class Lake:
 def reason(status: OperationStatus) -> str:
     """Why an operation ended as it did."""
     [found] = [c.reason for c in status.conditions if c.type.value == "Succeeded"]
+    return found
+
+
+def message(status: OperationStatus) -> str:
+    """What it says of its end."""
+    [found] = [c.message for c in status.conditions if c.type.value == "Succeeded"]
     return found
 
 

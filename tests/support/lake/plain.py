@@ -16,7 +16,7 @@ from tandem.delta.actions import Protocol
 from tandem.delta.protocol import writes_deletion_vectors
 from tandem.operations.machine.events import Effect, Event, Point
 from tandem.spec.resources import Operation
-from tandem.spec.status import OperationStatus, Reconciled
+from tandem.spec.status import Reconciled
 
 Case = tuple[Callable[[QuickLake], Operation], Callable[[Rows], Rows]]
 """An operation, and what it makes of rows."""
@@ -108,8 +108,3 @@ def updates(lake: Lake, *ids: int) -> list[Callable[[], object]]:
 def deletes(lake: Lake, *ids: int) -> list[Callable[[], object]]:
     """For each row a delete by deltalake, which makes its file again without it."""
     return [partial(lambda id_: lake.foreign().delete(f"id = {id_}"), id_) for id_ in ids]
-
-
-def last_words(status: OperationStatus) -> str:
-    [found] = [c.message for c in status.conditions if c.type.value == "Succeeded"]
-    return found
