@@ -76,11 +76,10 @@ matrix: setup ## Every foreign writer with every operation; the whole search; th
 	@tools/build-etcd-clock.sh >/dev/null
 	@PYTHONPATH=operator:tests:tools $(BIN)/python -m support.matrix.record --begin
 	@# One file may be a whole process's work, where it has Spark; cases without it are shared out.
-	@$(BIN)/pytest -n 2 --dist loadfile -o python_files='matrix_*.py' tests --ignore tests/simulator $(PYTEST_ARGS)
-	@$(BIN)/pytest -n 2 --dist worksteal -o python_files='matrix_*.py' tests/simulator $(PYTEST_ARGS)
+	@$(BIN)/pytest -n 2 --dist loadfile -o python_files='matrix_*.py' tests $(PYTEST_ARGS)
 	@TANDEM_EVERY_CASE=1 $(BIN)/pytest -n 2 --dist worksteal -m 'not (hypothesis or matrix or part)' \
-	  tests/badinput/test_spark_in_trouble.py tests/chart/test_chart_installed.py \
-	  tests/cli/test_cli_scan.py tests/crash/test_killed_at_points.py tests/crash/test_zombies_on_disk.py \
+	  tests/badinput/test_foreign_tables.py tests/badinput/test_spark_in_trouble.py \
+	  tests/chart/test_chart_installed.py tests/cli/test_cli_scan.py tests/crash/test_zombies_on_disk.py \
 	  tests/delta/test_cleanup.py tests/delta/test_delta_against_spark.py tests/delta/test_dv.py \
 	  tests/delta/test_replay.py \
 	  tests/delta/test_stats.py tests/index \
@@ -89,7 +88,7 @@ matrix: setup ## Every foreign writer with every operation; the whole search; th
 	  tests/planning tests/pruning tests/reconcile \
 	  tests/security/test_locations.py tests/security/test_templates_arrive.py \
 	  tests/simulator/test_crash_points.py tests/simulator/test_edits.py \
-	  tests/simulator/test_two_drivers.py tests/spark/test_column_mapping.py \
+	  tests/simulator/test_two_drivers.py tests/simulator/test_zombies.py tests/spark/test_column_mapping.py \
 	  tests/spark/test_indexed_read.py tests/spark/test_local_merge_model.py \
 	  tests/spark/test_local_statement.py tests/spark/test_merge_job.py tests/statements \
 	  tests/storage/test_paths.py tests/tables tests/timeline

@@ -36,11 +36,10 @@ def test_tests_that_are_marked_are_run_in_full_by_make_matrix() -> None:
 
 
 def test_pytest_collects_the_files_of_the_matrix() -> None:
-    """All but those of the simulator: they have 24,000 cases, and none of them needs a fixture."""
     found = subprocess.run(
         [
             *(sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider"),
-            *("-o", "python_files=matrix_*.py", "tests", "--ignore", "tests/simulator"),
+            *("-o", "python_files=matrix_*.py", "tests"),
         ],
         cwd=ROOT,
         capture_output=True,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -25,9 +26,14 @@ BOTH_WAYS = (*COMPACTION_AND_UPDATE, *INGEST_AND_COMPACTION, "Z2", "Z11", "D56",
 """Asked for as pure tests and on real tables."""
 
 PLANS = ("C1a", "C1b", "C11", "C11b", "C12", "C12b", "C13", "C14")
-PLANS_OF_LOADS = ("S15", "S16", "S17", "S18")
+PURE_PLANS = (
+    *("C11", "C11b", "C12", "C12b", "C13", "C14", "Z16"),
+    *("S15", "S16", "S17", "S18", "D41", "S21", "S29", "Z17"),
+)
 """Asked for as pure plans."""
-FAILURES = ("C4", "C5", "C6", "C6b", "C15", "D9", "D23", "Z5", "Z6", "Z13", "Z14", "Z16", "Z20")
+CRASHES = ("C4", "C5", "C6", "C6b", "Z6")
+"""Asked for with real processes that die on a real disk."""
+FAILURES = ("C4", "C5", "C6b", "C15", "D9", "D23", "Z5", "Z6", "Z13", "Z14", "Z16", "Z20")
 FOREIGN = ("W1", "W2", "W3", "W4", "W5", "W6", "W7", "W8", "W10")
 REPLACES = (
     *(f"D{number}" for number in (*range(25, 45), *range(47, 52))),
@@ -83,8 +89,11 @@ OF_LOCKS = ("C10", "C14", "S19", "S20", *(f"S{number}" for number in range(24, 3
 """Asked for in the contract of locks, which each store keeps."""
 
 
+ALL = "test_*.py"
+
+
 @cache
-def _named(folder: str, pattern: str = "test_*.py") -> dict[str, list[str]]:
+def _named(folder: str, pattern: str) -> dict[str, list[str]]:
     """Scenario id → tests below a folder of `tests` whose names begin with it."""
     found: dict[str, list[str]] = {}
     for path in sorted((TESTS / folder).rglob(pattern)):
@@ -113,80 +122,40 @@ def test_ids_are_read_from_names() -> None:
     assert _ids("test_plain") == []
 
 
-@pytest.mark.parametrize("scenario", ON_TABLES)
-def test_scenario_is_tested_on_a_real_table(scenario: str) -> None:
-    assert _named("tables").get(scenario), f"no test of tests/tables begins with test_{scenario}_"
-
-
-@pytest.mark.parametrize("scenario", ON_LOGS)
-def test_scenario_is_tested_on_a_log(scenario: str) -> None:
-    named = _named("mergelog").get(scenario) or _named("planning").get(scenario)
-    assert named, f"no test of tests/mergelog or tests/planning begins with test_{scenario}_"
-
-
-@pytest.mark.parametrize("scenario", IN_A_CLUSTER)
-def test_scenario_is_tested_in_a_cluster(scenario: str) -> None:
-    assert _named("kube").get(scenario), f"no test of tests/kube begins with test_{scenario}_"
-
-
-@pytest.mark.parametrize("scenario", OF_LOCKS)
-def test_scenario_is_tested_in_every_store_of_locks(scenario: str) -> None:
-    named = _named("locks", "lock_contract*.py").get(scenario)
-    assert named, f"no test of the contract of locks begins with test_{scenario}_"
-
-
-@pytest.mark.parametrize("scenario", OF_ASSIGNMENT)
-def test_scenario_of_assignment_is_tested_as_a_pure_function(scenario: str) -> None:
-    assert _named("index", "test_assignment*.py").get(scenario), (
-        f"no test_assignment*.py of tests/index has a test that begins with test_{scenario}_"
-    )
-
-
-@pytest.mark.parametrize("scenario", OF_INDEX)
-def test_scenario_of_the_index_is_tested(scenario: str) -> None:
-    assert _named("index").get(scenario), f"no test of tests/index begins with test_{scenario}_"
-
-
-@pytest.mark.parametrize("scenario", OF_EXECUTORS)
-def test_scenario_of_executors_is_tested(scenario: str) -> None:
-    named = {**_named("index", "test_spread_*.py"), **_named("index", "test_table_shards.py")}
-    assert named.get(scenario), f"no test of executors begins with test_{scenario}_"
-
-
-@pytest.mark.parametrize("scenario", ON_SPARK_EXECUTORS)
-def test_scenario_of_executors_is_tested_on_spark(scenario: str) -> None:
-    assert _named("index", "matrix_*.py").get(scenario), (
-        f"no test of executors on Spark begins with test_{scenario}_"
-    )
-
-
-@pytest.mark.parametrize("scenario", BOTH_WAYS)
-def test_scenario_is_tested_as_a_pure_function(scenario: str) -> None:
-    assert _named("reconcile").get(scenario), (
-        f"no test of tests/reconcile begins with test_{scenario}_"
-    )
-
-
-@pytest.mark.parametrize("scenario", ["D22", "A6"])
-def test_scenario_of_yields_is_tested_on_the_machine_alone(scenario: str) -> None:
-    assert _named("operations").get(scenario)
-
-
-PLANS_OF_CUTS = ("D41", "S21", "S29", "Z17")
+Places = tuple[tuple[str, str], ...]
+"""Folders of `tests`, and patterns of files in them."""
+ASKED: tuple[tuple[str, Sequence[str], Places], ...] = (
+    ("on a real table", ON_TABLES, (("tables", ALL),)),
+    ("with real processes", CRASHES, (("crash", ALL),)),
+    ("on a log", ON_LOGS, (("mergelog", ALL), ("planning", ALL))),
+    ("in a cluster", IN_A_CLUSTER, (("kube", ALL),)),
+    ("in every store of locks", OF_LOCKS, (("locks", "lock_contract*.py"),)),
+    ("as an assignment", OF_ASSIGNMENT, (("index", "test_assignment*.py"),)),
+    ("in the index", OF_INDEX, (("index", ALL),)),
+    (
+        "with executors",
+        OF_EXECUTORS,
+        (("index", "test_spread_*.py"), ("index", "test_table_shards.py")),
+    ),
+    ("with executors on Spark", ON_SPARK_EXECUTORS, (("index", "matrix_*.py"),)),
+    ("as a pure function", BOTH_WAYS, (("reconcile", ALL),)),
+    ("on the machine alone", ("D22", "A6"), (("operations", ALL),)),
+    ("as a pure plan", PURE_PLANS, (("planning", ALL), ("timeline", ALL))),
+    ("as a function of versions and time", ON_TIMELINES, (("timeline", ALL),)),
+)
 
 
 @pytest.mark.parametrize(
-    "scenario",
-    ["C11", "C11b", "C12", "C12b", "C13", "C14", "Z16", *PLANS_OF_LOADS, *PLANS_OF_CUTS],
+    ("scenario", "places"),
+    [
+        pytest.param(scenario, places, id=f"{scenario} {how}")
+        for how, scenarios, places in ASKED
+        for scenario in scenarios
+    ],
 )
-def test_scenario_of_planning_is_tested_as_a_pure_function(scenario: str) -> None:
-    assert _named("planning").get(scenario) or _named("timeline").get(scenario)
-
-
-@pytest.mark.parametrize("scenario", ON_TIMELINES)
-def test_scenario_of_timelines_is_tested_as_a_pure_function(scenario: str) -> None:
-    assert _named("timeline").get(scenario), (
-        f"no test of tests/timeline begins with test_{scenario}_"
+def test_every_scenario_is_tested_where_it_is_asked_for(scenario: str, places: Places) -> None:
+    assert any(_named(*place).get(scenario) for place in places), (
+        f"no test in {places} begins with test_{scenario}_"
     )
 
 

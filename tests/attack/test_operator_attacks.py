@@ -22,6 +22,7 @@ from support.cluster.operator_thread import (
     operating,
     quick_settings,
 )
+from support.documents import document
 from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
 from support.waiting import await_that
@@ -105,12 +106,7 @@ def nested(levels: int) -> str:
 
 def deep_compaction(name: str, table: str, levels: int) -> str:
     spec = {"tableRef": {"name": table}, "type": "Minor", "sparkTemplate": {"spec": "NESTED"}}
-    body = {
-        "apiVersion": "tandem.dev/v1alpha1",
-        "kind": KIND,
-        "metadata": {"name": name},
-        "spec": spec,
-    }
+    body = document(KIND, name, spec)
     return json.dumps(body).replace('"NESTED"', nested(levels))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from support.documents import document
 from tandem import spec
 from tandem.errors import InvalidSpec
 from tandem.spec.problems import shown
@@ -26,14 +27,7 @@ CANARY = "CANARY-4711"
 )
 def test_credentials_in_a_resource_are_refused_and_not_repeated(body: dict[str, object]) -> None:
     with pytest.raises(InvalidSpec) as refused:
-        spec.parse(
-            {
-                "apiVersion": "tandem.dev/v1alpha1",
-                "kind": "LakeTable",
-                "metadata": {"name": "lake"},
-                "spec": body,
-            }
-        )
+        spec.parse(document("LakeTable", "lake", body))
     error = refused.value
     text = f"{error} {error!r} {error.found} {error.message} {error.remedy}"
     assert CANARY not in text

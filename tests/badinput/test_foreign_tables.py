@@ -20,6 +20,7 @@ from typer.testing import CliRunner, Result
 from badinput.bad_input import document
 from support.foreign.tables import ODD_PLACES, TABLES, write
 from support.jobs.quick_jobs import QuickJobs
+from support.some import every_case
 from tandem.cli.app import app
 from tandem.errors import Reason
 
@@ -98,17 +99,15 @@ SAMPLE = (
     "type variant",
     "no data file",
 )
-"""Tables for all commands and operations; `matrix_foreign_tables.py` takes every one."""
+"""Tables for all commands and operations; `make matrix` takes every one."""
+REST = [pytest.param(name, marks=pytest.mark.matrix) for name in TABLES if name not in SAMPLE]
 
 
 @pytest.mark.part(9)
 @pytest.mark.parametrize("name", TABLES)
 def test_no_command_ends_in_a_traceback(name: str, tmp_path: Path) -> None:
-    no_command_ends_in_a_traceback(name, tmp_path, most=None if name in SAMPLE else 1)
-
-
-def no_command_ends_in_a_traceback(name: str, tmp_path: Path, most: int | None = None) -> None:
-    """`most`: of the commands that only look, beside `scan` and `plan`."""
+    """Of the commands that only look, beside `scan` and `plan`, only the sample has all."""
+    most = None if name in SAMPLE or every_case() else 1
     foreign = TABLES[name]
     root = tmp_path / "lake"
     foreign.make(root)
@@ -136,12 +135,8 @@ def no_command_ends_in_a_traceback(name: str, tmp_path: Path, most: int | None =
 
 
 @pytest.mark.part(2)
-@pytest.mark.parametrize("name", SAMPLE)
+@pytest.mark.parametrize("name", [*SAMPLE, *REST])
 def test_no_operation_ends_in_a_traceback(name: str, tmp_path: Path, jobs: QuickJobs) -> None:
-    no_operation_ends_in_a_traceback(name, tmp_path)
-
-
-def no_operation_ends_in_a_traceback(name: str, tmp_path: Path) -> None:
     root = tmp_path / "lake"
     TABLES[name].make(root)
     before = command("scan", str(root), "-o", "json").stdout

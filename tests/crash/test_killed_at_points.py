@@ -7,11 +7,9 @@ changes nothing; no file is left that no version names.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
-from support.cases import APPENDS, OTHERS, PLAIN, TAKE_ROUNDS
+from support.cases import APPENDS, EDIT_ALONE, OTHERS, PLAIN, TAKE_ROUNDS
 from support.crash.killed import (
     COMMIT_LOOP,
     CROWDED,
@@ -20,89 +18,95 @@ from support.crash.killed import (
     STRAIGHT,
     ProcessStarters,
     Tables,
+    answers_are_lost,
     append_before_and_after,
     around_edits,
     before_and_after,
     circumstances,
-    side_by_side,
+    die_and_recover,
 )
-from support.some import some
+from support.crash.processes import Strike
+from support.crash.zombies import KINDS, ROUNDS
 from tandem.operations.machine.events import Point
+
+POINTS = (*STRAIGHT, *SECOND_DEATH, Point.AWAIT_LOCKS, Point.LOOK_UP_COMMIT)
+"""What every kind of operation reaches, alone or in some circumstances."""
+IN_A_JOB = ("job:written", "job:published")
 
 
 def test_every_point_is_covered() -> None:
-    assert {*STRAIGHT, *SECOND_DEATH, *CROWDED} == set(Point)
+    assert {*POINTS, *CROWDED} == set(Point)
 
 
-@pytest.mark.part(3)
-@pytest.mark.parametrize(
-    ("kind", "point"), some([(k, p) for k in PLAIN for p in STRAIGHT], every=9)
-)
-def test_killed_without_concurrent_commits(
+@pytest.mark.part(27)
+@pytest.mark.parametrize("kind", [*PLAIN, *OTHERS])
+@pytest.mark.parametrize("point", POINTS)
+def test_killed_at_every_point(
     starters: ProcessStarters, tables: Tables, kind: str, point: Point
 ) -> None:
-    before_and_after(starters, tables, kind, point)
-
-
-@pytest.mark.part(6)
-@pytest.mark.parametrize(("kind", "point"), some([(k, p) for p in SECOND_DEATH for k in PLAIN], 2))
-def test_killed_twice(starters: ProcessStarters, tables: Tables, kind: str, point: Point) -> None:
-    """The process that picks up after a crash dies too."""
+    """Also while it picks up after a crash, waits for locks, or asks what became of its put."""
     before_and_after(starters, tables, kind, point, **circumstances(point))
 
 
-@pytest.mark.part(6)
-@pytest.mark.parametrize(
-    ("kind", "point"),
-    [(k, p) for k in PLAIN for p in (Point.AWAIT_LOCKS, Point.LOOK_UP_COMMIT)]
-    + [("update", Point.REQUEST_ROUND), ("delete", Point.REQUEST_ROUND)],
-)
-def test_killed_among_concurrent_commits(
-    starters: ProcessStarters, tables: Tables, kind: str, point: Point
+@pytest.mark.part(19)
+@pytest.mark.parametrize("meanwhile", ["append", "update"])
+@pytest.mark.parametrize("point", COMMIT_LOOP)
+@pytest.mark.parametrize("kind", [*PLAIN, *TAKE_ROUNDS])
+def test_C6_killed_in_the_second_round_of_the_commit_loop(
+    starters: ProcessStarters, tables: Tables, kind: str, point: Point, meanwhile: str
 ) -> None:
-    before_and_after(starters, tables, kind, point, **CROWDED[point])
+    """A foreign commit won the race for the first version: masks, remapped rows, new evaluations
+    are on the way to the log."""
+    before_and_after(starters, tables, kind, point, nth=2, meanwhile=meanwhile)
 
 
-@pytest.mark.part(3)
-@pytest.mark.parametrize(("kind", "point"), some([(k, p) for k in PLAIN for p in COMMIT_LOOP]))
-def test_killed_in_the_second_round_of_the_commit_loop(
-    starters: ProcessStarters, tables: Tables, kind: str, point: Point
+@pytest.mark.part(11)
+@pytest.mark.parametrize("at", [Point.REQUEST_ROUND, Point.READ_RESULT, *COMMIT_LOOP, *IN_A_JOB])
+@pytest.mark.parametrize("kind", ROUNDS)
+def test_C6_killed_in_a_round_of_evaluation(
+    starters: ProcessStarters, tables: Tables, kind: str, at: str
 ) -> None:
-    """A foreign update won the race for the first version: masks, remapped rows, new
-    evaluations are on the way to the log."""
-    before_and_after(starters, tables, kind, point, nth=2, meanwhile="update")
+    """The rows of the append are evaluated; a merge is executed again then, since one of them is
+    the first match of a row of its source."""
+    in_a_round(starters, tables, kind, at, 1 if at == Point.REQUEST_ROUND else 2, "append")
 
 
-def of_two(points: Sequence[Point], kinds: Sequence[str]) -> list[tuple[Point, str, str]]:
-    """Two of the kinds for each point, one on each side of it, in turn."""
-    count = len(kinds)
-    return [
-        (point, kinds[n % count], kinds[(n + count // 2) % count]) for n, point in enumerate(points)
-    ]
-
-
-@pytest.mark.part(6)
+@pytest.mark.matrix
 @pytest.mark.parametrize(
-    ("point", "before", "after"),
+    ("at", "nth", "meanwhile"),
     [
-        *of_two([*STRAIGHT, *SECOND_DEATH, Point.AWAIT_LOCKS, Point.LOOK_UP_COMMIT], OTHERS),
-        (Point.REQUEST_ROUND, "merge", "merge"),
+        (Point.REQUEST_ROUND, 2, "append"),
+        (Point.RECONCILE, 4, "append"),
+        *((at, 3, "append") for at in (Point.READ_RESULT, *IN_A_JOB)),
+        *((at, 2, "update") for at in (Point.READ_RESULT, *IN_A_JOB)),
     ],
 )
-def test_killed_while_doing_something_else(
-    starters: ProcessStarters, tables: Tables, point: Point, before: str, after: str
+def test_C6_killed_in_a_later_round_of_a_merge(
+    starters: ProcessStarters, tables: Tables, at: str, nth: int, meanwhile: str
 ) -> None:
-    """A part of `matrix_killed.py`."""
-    more = circumstances(point)
-    side_by_side(starters, tables, (before, after), point, **more)
+    """While it is executed again after the append, and where a part is enough after the update."""
+    in_a_round(starters, tables, "merge", at, nth, meanwhile)
 
 
-@pytest.mark.part(4)
-@pytest.mark.parametrize(("point", "before", "after"), of_two(COMMIT_LOOP, TAKE_ROUNDS))
-def test_killed_while_doing_something_else_in_the_second_round(
-    starters: ProcessStarters, tables: Tables, point: Point, before: str, after: str
+def in_a_round(
+    starters: ProcessStarters, tables: Tables, kind: str, at: str, nth: int, meanwhile: str
 ) -> None:
-    side_by_side(starters, tables, (before, after), point, nth=2, meanwhile="update")
+    if at in IN_A_JOB:  # has no other side
+        die_and_recover(starters[0], tables(), kind, Strike(at, nth=nth), meanwhile=meanwhile)
+    else:
+        before_and_after(starters, tables, kind, at, nth=nth, meanwhile=meanwhile)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("point", Point)
+@pytest.mark.parametrize("kind", KINDS)
+def test_Z20_the_answer_of_every_point_is_lost(
+    starters: ProcessStarters, tables: Tables, kind: str, point: Point
+) -> None:
+    if point is Point.REQUEST_ROUND and kind not in ROUNDS:
+        assert point not in starters[0].run(tables().order(kind, meanwhile="append")).points
+        return
+    answers_are_lost(starters[0], tables(), kind, point)
 
 
 # Without deletion vectors ---------------------------------------------------------------------
@@ -130,25 +134,26 @@ def test_N15_killed_around_an_edit(
 def test_N15_killed_around_an_edit_of_its_job(
     starters: ProcessStarters, plain_tables: Tables, kind: str, meanwhile: str, at: str, nth: int
 ) -> None:
-    more = {"meanwhile": meanwhile, "edited_by_job": True}
-    before_and_after(starters, plain_tables, kind, at, nth=nth, **more)
+    before_and_after(
+        starters, plain_tables, kind, at, nth=nth, meanwhile=meanwhile, edited_by_job=True
+    )
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("point", STRAIGHT)
+@pytest.mark.parametrize("kind", EDIT_ALONE)
+def test_N15_Z20_the_answer_of_every_point_is_lost(
+    starters: ProcessStarters, plain_tables: Tables, kind: str, point: Point
+) -> None:
+    answers_are_lost(starters[0], plain_tables(), kind, point)
 
 
 # Appends by key -----------------------------------------------------------------------------
 
 
-@pytest.mark.part(6)
-@pytest.mark.parametrize(
-    ("point", "kind"),
-    some(
-        [
-            (point, kind)
-            for point in (*STRAIGHT, *SECOND_DEATH, Point.AWAIT_LOCKS, Point.LOOK_UP_COMMIT)
-            for kind in APPENDS
-        ],
-        every=7,
-    ),
-)
+@pytest.mark.part(38)
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("kind", APPENDS)
 def test_an_append_by_key_that_is_killed_counts_once(
     starters: ProcessStarters, tables: Tables, point: Point, kind: str
 ) -> None:
@@ -156,12 +161,10 @@ def test_an_append_by_key_that_is_killed_counts_once(
     append_before_and_after(starters, tables, kind, point, **circumstances(point))
 
 
-@pytest.mark.part(3)
-@pytest.mark.parametrize(
-    ("point", "kind"),
-    some([(point, kind) for point in COMMIT_LOOP[:0:-1] for kind in APPENDS], every=4),
-)
-@pytest.mark.parametrize("meanwhile", some(["update", "append"]))
+@pytest.mark.part(18)
+@pytest.mark.parametrize("point", COMMIT_LOOP[:0:-1])
+@pytest.mark.parametrize("kind", APPENDS)
+@pytest.mark.parametrize("meanwhile", ["update", "append"])
 def test_an_append_by_key_that_is_killed_comes_after_a_writer_that_was_faster(
     starters: ProcessStarters, tables: Tables, point: Point, kind: str, meanwhile: str
 ) -> None:

@@ -1,8 +1,9 @@
-"""Checkpoints by hand: classic, multi-part, V2; damaged ones; and the ones that we write."""
+"""Checkpoints: what is read, and by which requests."""
 
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,15 @@ import pytest
 from support.lake import delta_log as dl
 from support.lake.memory_store import Call, MemoryStore
 from support.parquet.pages import flip, page_of
+from tandem.delta.budget import TableBudget
+from tandem.delta.log import checkpoint as parquet_file
 from tandem.delta.log.checkpoint_write import unsupported_reason, write_checkpoint
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.maintenance import maintain
-from tandem.errors import CorruptLog, StorageError
+from tandem.errors import CorruptLog, ObjectNotFound, StorageError
+
+# Checkpoints by hand: classic, multi-part, V2; damaged ones; and the ones that we write.
+
 
 HISTORY: list[list[dl.Json]] = [
     [dl.info(), dl.protocol(), dl.metadata({"k": "v"})],
@@ -79,13 +85,13 @@ def _sidecars(store: MemoryStore, *, full_path: bool = False) -> list[dl.Json]:
 _META = {"checkpointMetadata": {"version": AT, "tags": {}}}
 
 
-def test_classic() -> None:
+def test_a_classic_checkpoint_is_read() -> None:
     store = _table()
     store.put(f"{PREFIX}.parquet", dl.checkpoint_bytes(_state()))
     assert _read(_cut(store)) == (AT, LIVE)
 
 
-def test_multi_part() -> None:
+def test_a_checkpoint_of_several_parts_is_read() -> None:
     store, state = _table(), _state()
     for part in (1, 2, 3):
         data = dl.checkpoint_bytes(state[part - 1 :: 3])
@@ -105,7 +111,7 @@ def test_incomplete_multi_part_is_ignored() -> None:
 @pytest.mark.parametrize(
     "name", [f"{PREFIX}.{UUID}.json", f"{PREFIX}.{UUID}.parquet", f"{PREFIX}.parquet"]
 )
-def test_v2(name: str, full_path: bool, inline: bool) -> None:
+def test_a_checkpoint_of_version_2_is_read(name: str, full_path: bool, inline: bool) -> None:
     store, state = _table(), _state()
     beside = _files(state) if inline else _sidecars(store, full_path=full_path)
     actions = [_META, *_others(state), *beside]
@@ -352,3 +358,123 @@ def test_a_failing_store_fails_no_commit(name: str, path: str) -> None:
     store.fault = None
     assert report.notes != ()
     assert log.snapshot().num_files == 10
+
+
+# The files of a checkpoint are read with one request each, small ones together, and none is
+# believed to be as long as the log says.
+
+
+PATIENCE_S = 300.0
+
+PARTS = 4
+
+
+def _part(number: int) -> str:
+    return f"_delta_log/{AT:020d}.checkpoint.{number:010d}.{PARTS:010d}.parquet"
+
+
+def _in_parts() -> MemoryStore:
+    """A table of which only a checkpoint of four parts is left, each with two files."""
+    store = MemoryStore()
+    for number in range(1, PARTS + 1):
+        first = [dl.protocol(), dl.metadata()] if number == 1 else []
+        adds = [dl.add(f"{number}-{file}") for file in "ab"]
+        store.put(_part(number), dl.checkpoint_bytes([*first, *adds]))
+    return store
+
+
+def _with_sidecars(size_factor: float = 1.0) -> MemoryStore:
+    """A V2 checkpoint whose sidecars may have another size than it says."""
+    store = MemoryStore()
+    top: list[dict[str, object]] = [
+        {"checkpointMetadata": {"version": AT}},
+        dl.protocol(3, 7, readerFeatures=["v2Checkpoint"], writerFeatures=["v2Checkpoint"]),
+        dl.metadata(),
+    ]
+    for name in "abc":
+        content = dl.checkpoint_bytes([dl.add(name)], columns=("add",))
+        store.put(f"_delta_log/_sidecars/{name}.parquet", content)
+        body = {"path": f"{name}.parquet", "sizeInBytes": int(len(content) * size_factor)}
+        top.append({"sidecar": {**body, "modificationTime": 1}})
+    text = "".join(json.dumps(action) + "\n" for action in top)
+    store.put(
+        f"_delta_log/{AT:020d}.checkpoint.{'0' * 8}-0000-4000-8000-{'0' * 12}.json", text.encode()
+    )
+    return store
+
+
+def _live(store: MemoryStore, parallel: int = 16) -> list[str]:
+    snapshot = DeltaLog(store, parallel_reads=parallel).snapshot()
+    return sorted(snapshot.files["path"].to_pylist())
+
+
+@pytest.mark.parametrize("parallel", [1, 16])
+def test_each_part_of_a_checkpoint_is_one_request(parallel: int) -> None:
+    store = _in_parts()
+    lock = threading.Lock()
+    asked: list[tuple[str, str]] = []
+
+    def note(call: Call) -> None:
+        if call.when == "before" and ".checkpoint." in call.path:
+            with lock:
+                asked.append((call.name, call.path))
+
+    store.fault = note
+    expected = sorted(f"{number}-{file}" for number in range(1, PARTS + 1) for file in "ab")
+    assert _live(store, parallel) == expected
+    assert sorted(asked) == [("get_range", _part(number)) for number in range(1, PARTS + 1)]
+
+
+def test_the_parts_of_a_checkpoint_are_read_side_by_side() -> None:
+    store = _in_parts()
+    meeting = threading.Barrier(PARTS)
+
+    def meet(call: Call) -> None:
+        if call.when == "before" and ".checkpoint." in call.path:
+            meeting.wait(PATIENCE_S)
+
+    store.fault = meet
+    assert len(_live(store)) == 2 * PARTS
+
+
+def test_parts_that_are_too_many_bytes_together_are_read_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = _in_parts()
+    size = max(len(store.get(_part(number))) for number in range(1, PARTS + 1))
+    for most in (0, size, 2 * size):
+        monkeypatch.setattr(parquet_file, "_WITHOUT_A_LIMIT", most)
+        assert len(_live(store)) == 2 * PARTS
+
+
+@pytest.mark.parametrize("limit", [None, 64 << 20])
+def test_required_texts_of_a_struct_that_is_null_everywhere_are_read(limit: int | None) -> None:
+    """Arrow's writer gives them a dictionary without entries."""
+    store = _with_sidecars()
+    text = pa.field("text", pa.string(), nullable=False)
+    vector = pa.struct([text.with_name("storageType"), text.with_name("pathOrInlineDv")])
+    fields = [("path", pa.string()), ("size", pa.int64()), ("deletionVector", vector)]
+    adds = [{"path": "a", "size": 1}, {"path": "d", "size": 1}]
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"add": pa.array(adds, pa.struct(fields))}), sink)
+    store.put("_delta_log/_sidecars/a.parquet", sink.getvalue().to_pybytes())
+    found = DeltaLog(store, budget=TableBudget(limit)).snapshot().files
+    assert sorted(found["path"].to_pylist()) == ["a", "b", "c", "d"]
+    assert found["deletion_vector"].null_count == len(found)
+
+
+def test_a_part_that_vanishes_while_the_others_are_read_is_named() -> None:
+    store = _in_parts()
+
+    def vanish(call: Call) -> None:
+        if call.when == "before" and call.name == "get_range" and call.path == _part(3):
+            raise ObjectNotFound("there is no such object", resource=call.path)
+
+    store.fault = vanish
+    with pytest.raises(CorruptLog, match=Path(_part(3)).name):
+        _live(store)
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.5, 1.0, 1.5, 1e9])
+def test_a_sidecar_of_another_size_than_the_log_says_is_read_as_it_is(factor: float) -> None:
+    assert _live(_with_sidecars(factor)) == ["a", "b", "c"]

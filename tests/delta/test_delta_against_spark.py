@@ -1,22 +1,26 @@
-"""Tables that Spark + Delta made, and Spark + Delta reading what we write."""
+"""Logs, rows and deletion vectors against Spark with Delta."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from pyroaring import BitMap64
 
 from support.jobs import quick_lake
 from support.jobs.no_spark import NoSpark
+from support.lake.vectors import encode_inline
+from support.present import present
 from support.some import every_case, some
-from tandem.delta.actions import Txn
+from tandem.delta import dv
+from tandem.delta.actions import DeletionVector, Txn
 from tandem.delta.datafiles import writer
 from tandem.delta.log.checkpoint_write import write_checkpoint
 from tandem.delta.log.commit import commit_info
@@ -36,6 +40,10 @@ from tandem.storage import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+# Tables that Spark + Delta made, and Spark + Delta reading what we write.
+
 
 ODD_VALUES = (
     "ü 日本😀", "n\u00a0b", "l\u2028s", "\x01\x7f\x85", "50%25", "a/b=c:d",
@@ -280,8 +288,7 @@ def test_features_as_spark_lists_them(delta_spark: SparkSession, tmp_path: Path)
 
 def _forget(spark: SparkSession) -> None:
     """Make Spark + Delta look at the log again instead of at what it remembers."""
-    jvm = spark._jvm
-    assert jvm is not None
+    jvm = present(spark._jvm)
     jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
 
 
@@ -379,8 +386,7 @@ def test_every_legacy_table_that_was_upgraded_is_read_and_written_by_spark(
 
 
 def test_new_files_are_logged_as_sparks_uris(delta_spark: SparkSession) -> None:
-    java = delta_spark.sparkContext._jvm
-    assert java is not None
+    java = present(delta_spark.sparkContext._jvm)
     for value in ODD_VALUES:
         path = writer.new_path("0123456789abcdef-1", {"p": value}, 0)
         assert java.org.apache.hadoop.fs.Path(path).toUri().toString() == writer.logged(path)
@@ -410,3 +416,89 @@ def test_a_vacuum_of_spark_keeps_new_files(delta_spark: SparkSession, tmp_path: 
         delta_spark.conf.unset(check)
     found = delta_spark.read.format("delta").load(str(lake.path)).orderBy("id").collect()
     assert [tuple(row) for row in found] == [(i, 1, value) for i, value in enumerate(ODD_VALUES)]
+
+
+# Deletion vectors between us and Spark + Delta, the second oracle.
+
+
+ROWS = 200
+
+
+def create(root: Path) -> list[dict[str, Any]]:
+    """Three files of `ROWS` rows each; returns their `add` actions."""
+    for first in range(0, 3 * ROWS, ROWS):
+        write_deltalake(
+            str(root),
+            pa.table({"id": pa.array(range(first, first + ROWS), pa.int64())}),
+            mode="append",
+            configuration={"delta.enableDeletionVectors": "true"},
+        )
+    return adds(root)
+
+
+def adds(root: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for commit in sorted((root / "_delta_log").glob("*.json")):
+        actions = [json.loads(line) for line in commit.read_text().splitlines()]
+        found += [action["add"] for action in actions if "add" in action]
+    return found
+
+
+def spark_ids(spark: SparkSession, root: Path) -> list[int]:
+    return sorted(row[0] for row in spark.read.format("delta").load(str(root)).collect())
+
+
+def test_spark_hides_the_rows_that_we_delete(delta_spark: SparkSession, tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    sets = [BitMap64([0, 7]), BitMap64(range(50, 150)), BitMap64(range(0, ROWS, 3))]
+    ours = dv.write_file(store, "_tandem/dv/0123456789abcdef-1", sets[:2])
+    ours.append(encode_inline(sets[2]))
+    lines = []
+    gone: set[int] = set()
+    for add, vector, bitmap in zip(create(tmp_path), ours, sets, strict=True):
+        described: dict[str, Any] = {
+            "storageType": vector.storage,
+            "pathOrInlineDv": vector.path_or_inline,
+            "sizeInBytes": vector.size,
+            "cardinality": vector.cardinality,
+        }
+        if vector.offset is not None:
+            described["offset"] = vector.offset
+        stats = {**json.loads(add["stats"]), "tightBounds": False}
+        lines.append({"remove": {"path": add["path"], "deletionTimestamp": 1, "dataChange": True}})
+        lines.append({"add": {**add, "stats": json.dumps(stats), "deletionVector": described}})
+        ids = pq.ParquetFile(tmp_path / add["path"]).read().column("id").to_pylist()
+        gone |= {ids[position] for position in bitmap}
+    text = "\n".join(json.dumps(line) for line in lines)
+    store.put_if_absent(f"_delta_log/{3:020}.json", text.encode())
+    assert spark_ids(delta_spark, tmp_path) == sorted(set(range(3 * ROWS)) - gone)
+
+
+def test_tandem_hides_the_rows_that_spark_deletes(
+    delta_spark: SparkSession, tmp_path: Path
+) -> None:
+    create(tmp_path)
+    delta_spark.sql(f"DELETE FROM delta.`{tmp_path}` WHERE id % 7 = 0 OR id BETWEEN 20 AND 90")
+    store = open_store(str(tmp_path))
+    live: list[int] = []
+    latest = {add["path"]: add for add in adds(tmp_path)}
+    assert any("deletionVector" in add for add in latest.values())
+    for path, add in latest.items():
+        ids = pq.ParquetFile(tmp_path / path).read().column("id").to_pylist()
+        logged = add.get("deletionVector")
+        bitmap = BitMap64()
+        if logged:
+            bitmap = dv.load(
+                store,
+                DeletionVector(
+                    logged["storageType"],
+                    logged["pathOrInlineDv"],
+                    logged["sizeInBytes"],
+                    logged["cardinality"],
+                    logged.get("offset"),
+                ),
+            )
+        assert not bitmap or bitmap.max() < len(ids)
+        live += [row for position, row in enumerate(ids) if position not in bitmap]
+    assert sorted(live) == spark_ids(delta_spark, tmp_path)
+    assert sorted(live) == [n for n in range(3 * ROWS) if n % 7 and not 20 <= n <= 90]

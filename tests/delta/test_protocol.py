@@ -65,6 +65,11 @@ def _metadata(
     return Metadata("id", schema, ("id",) if partitioned else (), configuration or {})
 
 
+def on(name: str, value: str = "true") -> dict[str, Any]:
+    """A property of the table."""
+    return {"configuration": {f"delta.{name}": value}}
+
+
 def _named(*features: str) -> Protocol:
     return Protocol(3, 7, frozenset(features), frozenset(features))
 
@@ -84,18 +89,18 @@ def _refused(protocol: Protocol, metadata: Metadata) -> set[OperationKind]:
 
 
 IN_USE: dict[str, tuple[dict[str, Any], set[OperationKind]]] = {
-    "appendOnly": ({"configuration": {"delta.appendOnly": "true"}}, {U, D, M, P}),
+    "appendOnly": (on("appendOnly"), {U, D, M, P}),
     "invariants": ({"field": {"delta.invariants": "{}"}}, {N, U, M, P}),
-    "checkConstraints": ({"configuration": {"delta.constraints.a": "x > 1"}}, {N, U, M, P}),
-    "changeDataFeed": ({"configuration": {"delta.enableChangeDataFeed": "true"}}, {U, D, M, P}),
+    "checkConstraints": (on("constraints.a", "x > 1"), {N, U, M, P}),
+    "changeDataFeed": (on("enableChangeDataFeed"), {U, D, M, P}),
     "generatedColumns": ({"field": {"delta.generationExpression": "1"}}, {N, U, M, P}),
     "identityColumns": ({"field": {"delta.identity.start": 1}}, {N, U, M, P}),
     "allowColumnDefaults": ({"field": {"CURRENT_DEFAULT": "1"}}, {N, M, P}),
-    "columnMapping": ({"configuration": {"delta.columnMapping.mode": "name"}}, set()),
+    "columnMapping": (on("columnMapping.mode", "name"), set()),
     "deletionVectors": ({}, set()),
     "timestampNtz": ({"type_": "timestamp_ntz"}, set()),
     "v2Checkpoint": ({}, set()),
-    "inCommitTimestamp": ({"configuration": {"delta.enableInCommitTimestamps": "true"}}, set()),
+    "inCommitTimestamp": (on("enableInCommitTimestamps"), set()),
     "vacuumProtocolCheck": ({}, set()),
     "domainMetadata": ({}, set()),
     "clustering": ({}, set()),
@@ -111,32 +116,17 @@ IN_USE: dict[str, tuple[dict[str, Any], set[OperationKind]]] = {
     "collations": ({"field": {"__COLLATIONS": {}}}, {U, D, M, P}),
     "collations-preview": ({"field": {"__COLLATIONS": {}}}, {U, D, M, P}),
     "materializePartitionColumns": ({"partitioned": True}, {N, C, U, M, P}),
-    "icebergCompatV1": ({"configuration": {"delta.enableIcebergCompatV1": "true"}}, WRITES),
-    "icebergCompatV2": ({"configuration": {"delta.enableIcebergCompatV2": "true"}}, WRITES),
-    "icebergCompatV3": ({"configuration": {"delta.enableIcebergCompatV3": "true"}}, WRITES),
-    "icebergWriterCompatV1": (
-        {"configuration": {"delta.enableIcebergWriterCompatV1": "true"}},
-        WRITES,
-    ),
-    "icebergWriterCompatV3": (
-        {"configuration": {"delta.enableIcebergWriterCompatV3": "true"}},
-        WRITES,
-    ),
-    "coordinatedCommits-preview": (
-        {"configuration": {"delta.coordinatedCommits.commitCoordinator-preview": "x"}},
-        WRITES,
-    ),
+    "icebergCompatV1": (on("enableIcebergCompatV1"), WRITES),
+    "icebergCompatV2": (on("enableIcebergCompatV2"), WRITES),
+    "icebergCompatV3": (on("enableIcebergCompatV3"), WRITES),
+    "icebergWriterCompatV1": (on("enableIcebergWriterCompatV1"), WRITES),
+    "icebergWriterCompatV3": (on("enableIcebergWriterCompatV3"), WRITES),
+    "coordinatedCommits-preview": (on("coordinatedCommits.commitCoordinator-preview", "x"), WRITES),
     "catalogManaged": ({}, ALL),
     "tandem.mergeLog": ({}, WRITES),
     "catalogOwned-preview": ({}, ALL),
-    "redirectReaderWriter-preview": (
-        {"configuration": {"delta.redirectReaderWriter-preview": "{}"}},
-        ALL,
-    ),
-    "redirectWriterOnly-preview": (
-        {"configuration": {"delta.redirectWriterOnly-preview": "{}"}},
-        WRITES,
-    ),
+    "redirectReaderWriter-preview": (on("redirectReaderWriter-preview", "{}"), ALL),
+    "redirectWriterOnly-preview": (on("redirectWriterOnly-preview", "{}"), WRITES),
 }
 
 
@@ -273,59 +263,39 @@ def test_upgrade_to_deletion_vectors_lists_all_legacy_features() -> None:
 # readers' features, writers' features).
 SPARK_LISTS: dict[str, tuple[dict[str, Any], set[str], set[str]]] = {
     "nothing": ({}, set(), set()),
-    "append-only": ({"configuration": {"delta.appendOnly": "true"}}, set(), {"appendOnly"}),
+    "append-only": (on("appendOnly"), set(), {"appendOnly"}),
     "invariants": ({"field": {"delta.invariants": "{}"}}, set(), {"invariants"}),
-    "constraints": (
-        {"configuration": {"delta.constraints.a": "id > 1"}}, set(), {"checkConstraints"},
-    ),
-    "change feed": (
-        {"configuration": {"delta.enableChangeDataFeed": "TRUE"}}, set(), {"changeDataFeed"},
-    ),
+    "constraints": (on("constraints.a", "id > 1"), set(), {"checkConstraints"}),
+    "change feed": (on("enableChangeDataFeed", "TRUE"), set(), {"changeDataFeed"}),
     "generated": ({"field": {"delta.generationExpression": "1"}}, set(), {"generatedColumns"}),
     "identity": ({"field": {"delta.identity.start": 1}}, set(), {"identityColumns"}),
-    "mapping": (
-        {"configuration": {"delta.columnMapping.mode": "name"}},
-        {"columnMapping"},
-        {"columnMapping"},
-    ),
+    "mapping": (on("columnMapping.mode", "name"), {"columnMapping"}, {"columnMapping"}),
     "timestamp_ntz": ({"type_": "timestamp_ntz"}, {"timestampNtz"}, {"timestampNtz"}),
-    "v2 checkpoints": (
-        {"configuration": {"delta.checkpointPolicy": "v2"}}, {"v2Checkpoint"}, {"v2Checkpoint"},
-    ),
-    "classic checkpoints": (
-        {"configuration": {"delta.checkpointPolicy": "classic"}}, set(), set(),
-    ),
-    "commit timestamps": (
-        {"configuration": {"delta.enableInCommitTimestamps": "true"}}, set(), {"inCommitTimestamp"},
-    ),
-    "widening enabled": (
-        {"configuration": {"delta.enableTypeWidening": "true"}}, {"typeWidening"}, {"typeWidening"},
-    ),
+    "v2 checkpoints": (on("checkpointPolicy", "v2"), {"v2Checkpoint"}, {"v2Checkpoint"}),
+    "classic checkpoints": (on("checkpointPolicy", "classic"), set(), set()),
+    "commit timestamps": (on("enableInCommitTimestamps"), set(), {"inCommitTimestamp"}),
+    "widening enabled": (on("enableTypeWidening"), {"typeWidening"}, {"typeWidening"}),
     "widened": ({"field": {"delta.typeChanges": []}}, set(), set()),
     "defaults": ({"field": {"CURRENT_DEFAULT": "1"}}, set(), set()),
-    "row tracking": (
-        {"configuration": {"delta.enableRowTracking": "true"}},
-        set(),
-        {"rowTracking", "domainMetadata"},
-    ),
+    "row tracking": (on("enableRowTracking"), set(), {"rowTracking", "domainMetadata"}),
     "Iceberg 1": (
-        {"configuration": {"delta.enableIcebergCompatV1": "true"}},
+        on("enableIcebergCompatV1"),
         {"columnMapping"},
         {"icebergCompatV1", "columnMapping"},
     ),
     "Iceberg 2": (
-        {"configuration": {"delta.enableIcebergCompatV2": "true"}},
+        on("enableIcebergCompatV2"),
         {"columnMapping"},
         {"icebergCompatV2", "columnMapping"},
     ),
     "Iceberg 3": (
-        {"configuration": {"delta.enableIcebergCompatV3": "true"}},
+        on("enableIcebergCompatV3"),
         {"columnMapping"},
         {"icebergCompatV3", "columnMapping", "rowTracking", "domainMetadata"},
     ),
     "variant": ({"type_": "variant"}, {"variantType"}, {"variantType"}),
     "partition columns": (
-        {"configuration": {"delta.enableMaterializePartitionColumnsFeature": "true"}},
+        on("enableMaterializePartitionColumnsFeature"),
         set(),
         {"materializePartitionColumns"},
     ),

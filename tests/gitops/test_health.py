@@ -128,15 +128,15 @@ def test_every_situation_has_a_health_status() -> None:
 
 @pytest.mark.part(8)
 @pytest.mark.parametrize("kind", OPERATION_KINDS)
-def test_operations(assessed: dict[tuple[str, str], Assessed], kind: str) -> None:
+def test_health_of_operations(assessed: dict[tuple[str, str], Assessed], kind: str) -> None:
     assert {name: assessed[kind, name].verdict for name in OF_OPERATIONS} == OF_OPERATIONS
 
 
-def test_tables(assessed: dict[tuple[str, str], Assessed]) -> None:
+def test_health_of_tables(assessed: dict[tuple[str, str], Assessed]) -> None:
     assert {name: assessed[TABLE_KIND, name].verdict for name in OF_TABLES} == OF_TABLES
 
 
-def test_index_servers(assessed: dict[tuple[str, str], Assessed]) -> None:
+def test_health_of_index_servers(assessed: dict[tuple[str, str], Assessed]) -> None:
     assert {name: assessed["IndexServer", name].verdict for name in OF_SERVERS} == OF_SERVERS
 
 

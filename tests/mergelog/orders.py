@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import write_deltalake
 
+from support.documents import document
 from support.jobs.quick_jobs import QuickJobs
 from tandem import mergelog
 from tandem.delta.log.delta_log import DeltaLog
@@ -22,7 +23,7 @@ from tandem.operations.model import Table
 from tandem.operations.ports import Ports
 from tandem.spec.compaction import TableCompaction
 from tandem.spec.log_compaction import LogCompaction
-from tandem.spec.status import OperationStatus
+from tandem.spec.status import OperationStatus, Phase
 from tandem.spec.table import LakeTable
 from tandem.spec.update import TableIngest, TableUpdate
 from tandem.storage import open_store
@@ -85,12 +86,11 @@ class Orders:
     def allow(self, vectors: str) -> None:
         """What the LakeTable says of deletion vectors."""
         self.lake = LakeTable.model_validate(
-            {
-                "apiVersion": "tandem.dev/v1alpha1",
-                "kind": LakeTable.kind_name,
-                "metadata": {"name": "orders"},
-                "spec": {"location": self.folder.as_uri(), "vectors": vectors},
-            }
+            document(
+                LakeTable.kind_name,
+                "orders",
+                {"location": self.folder.as_uri(), "vectors": vectors},
+            )
         )
 
     def run(
@@ -105,12 +105,7 @@ class Orders:
     ) -> OperationStatus:
         model = next((m for field, m in _MODELS.items() if field in spec), TableCompaction)
         operation = model.model_validate(
-            {
-                "apiVersion": "tandem.dev/v1alpha1",
-                "kind": model.kind_name,
-                "metadata": {"name": name},
-                "spec": {"tableRef": {"name": "orders"}, **spec},
-            }
+            document(model.kind_name, name, {"tableRef": {"name": "orders"}, **spec})
         )
         execution = ExecutionOptions(poll_ms=1, again=again)
         if interceptor is not None:
@@ -119,6 +114,12 @@ class Orders:
         ports = self.ports(jobs)
         session = open_session(operation, table, ports, execution, on_status)
         return finish(session, operation, ports)
+
+    def do(self, spec: dict[str, Any], *args: Any, **more: Any) -> OperationStatus:
+        """Run to the end, which must be a success."""
+        status = self.run(spec, *args, **more)
+        assert status.phase is Phase.SUCCEEDED, status
+        return status
 
     def ports(self, jobs: JobRunner | None = None) -> Ports:
         return Ports(jobs=jobs or QuickJobs())

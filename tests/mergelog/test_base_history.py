@@ -10,6 +10,7 @@ import pytest
 
 from mergelog.lake import Merged, in_memory, table
 from support.lake.memory_store import Call, MemoryStore
+from support.present import present
 from tandem.delta.actions import AddFile, RemoveFile, Txn
 from tandem.delta.log.checkpoint_write import write_checkpoint
 from tandem.delta.log.commit import commit_info
@@ -121,8 +122,7 @@ def test_a_restore_by_time_looks_at_the_version_of_that_time_first() -> None:
     merged = Merged(store)
     for version in range(1, 41):
         commit(merged, version, "SET TBLPROPERTIES")
-    meant = merged.log.base.commit(20)
-    assert meant is not None
+    meant = present(merged.log.base.commit(20))
     commit(merged, 41, "RESTORE", timestamp=str(meant.timestamp_ms))
     calls: list[Call] = []
     store.fault = calls.append
@@ -138,8 +138,7 @@ def test_a_restore_by_time_to_a_version_that_is_gone_is_not_guessed(zone: str) -
     merged = Merged(store)
     base = merged.log.base
     commit(merged, 1, "SET TBLPROPERTIES")
-    meant = base.commit(1)
-    assert meant is not None
+    meant = present(base.commit(1))
     merged.append(table((1, "a", None)))
     commit(merged, 2, "SET TBLPROPERTIES")
     merged.append(table((2, "b", None)))
@@ -286,8 +285,7 @@ def test_a_restore_by_time_to_a_version_that_is_left_is_found_by_its_files() -> 
         base.put_commit(version, [info, add], token=str(version))
     merged.append(table((1, "a", None)))
     removes = [RemoveFile(f"file-{version}", 0, True) for version in range(27, 30)]
-    meant = base.commit(26)
-    assert meant is not None
+    meant = present(base.commit(26))
     time = datetime.fromtimestamp(meant.timestamp_ms / 1000, UTC) - timedelta(hours=3)
     info = commit_info("RESTORE", {"timestamp": f"{time:%Y-%m-%d %H:%M:%S}"}, now_ms=0,
                        previous=None, blind_append=False)  # fmt: skip

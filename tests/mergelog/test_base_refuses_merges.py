@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 
 from mergelog.orders import MERGE, STITCH, Orders, rows
 from mergelog.test_beside import Before
+from support.present import present
 from tandem import mergelog
 from tandem.errors import UnsupportedFeature
 from tandem.mergelog.writer import Upload
@@ -147,18 +148,16 @@ def test_a_merge_and_the_status_name_what_to_drop_and_nothing_is_lost(
     assert (status.phase, status.conditions[0].reason) == (Phase.FAILED, "UnsupportedFeature")
     assert_named(status.conditions[0].message, property_)
     table = Table(orders.store, orders.log.base, "LakeTable/orders")
-    log = read_log_status(table, None, TableStatus())
-    assert log is not None
+    log = present(read_log_status(table, None, TableStatus()))
     assert log.unmerged_blocks == 4
     assert_named(log.problem or "", property_)
     assert "then merge the log" in (log.problem or "")
-    assert orders.run(STITCH, name="stitch").phase is Phase.SUCCEEDED
+    orders.do(STITCH, name="stitch")
     assert orders.view() == before
     property_.drop(DeltaTable(orders.location))
-    assert orders.run(MERGE, name="again").phase is Phase.SUCCEEDED
+    orders.do(MERGE, name="again")
     assert orders.base() == orders.view() == before
-    log = read_log_status(table, None, TableStatus())
-    assert log is not None
+    log = present(read_log_status(table, None, TableStatus()))
     assert log.problem is None
 
 
@@ -175,7 +174,7 @@ def test_where_a_lake_table_allows_vectors_alone_they_must_be_on(
     assert "vectors: Auto" in status.conditions[0].message
     assert orders.view() == before
     orders.allow("Auto")
-    assert orders.run(MERGE, name="again").phase is Phase.SUCCEEDED
+    orders.do(MERGE, name="again")
     assert orders.base() == before
 
 

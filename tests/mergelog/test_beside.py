@@ -133,7 +133,7 @@ def test_the_view_is_that_of_the_other_commit_alone(
         assert orders.base() == expected
     # A second operation of each kind finds it so, too.
     for number, again in enumerate((STITCH, MERGE)):
-        assert orders.run(again, name=f"again-{number}").phase is Phase.SUCCEEDED
+        orders.do(again, name=f"again-{number}")
         assert orders.view() == expected
     assert orders.base() == expected
 
@@ -157,7 +157,7 @@ def test_an_upsert_and_another_commit_come_one_after_the_other(
     assert orders.view() in (first.view(), last.view())
     expected = orders.view()
     for number, again in enumerate((STITCH, MERGE)):
-        assert orders.run(again, name=f"again-{number}").phase is Phase.SUCCEEDED
+        orders.do(again, name=f"again-{number}")
         assert orders.view() == expected
 
 
@@ -185,7 +185,7 @@ def test_without_vectors_a_merge_makes_files_again_beside_another_commit(
     assert orders.view() == expected
     if action not in LATE:
         assert orders.base() == expected
-    assert orders.run(MERGE, name="again").phase is Phase.SUCCEEDED
+    orders.do(MERGE, name="again")
     assert orders.base() == orders.view() == expected
     base = orders.log.base.snapshot()
     assert base.protocol == protocol

@@ -116,7 +116,7 @@ def test_L15_originals_go_before_the_merge(aged: AgedOrders) -> None:
     assert removed(aged.clean(2)) >= originals
     assert set(aged.live()) <= aged.there()
     assert aged.view() == expected
-    assert aged.run(MERGE, name="merge").phase is Phase.SUCCEEDED
+    aged.do(MERGE, name="merge")
     assert aged.base() == expected
 
 
@@ -272,7 +272,7 @@ def test_blocks_that_a_restore_brings_back_stay(aged: AgedOrders) -> None:
     aged.clean(20, dry_run=True)
     aged.clean(1)
     assert aged.view() == before
-    assert aged.run(MERGE, name="again").phase is Phase.SUCCEEDED
+    aged.do(MERGE, name="again")
     assert aged.base() == before
 
 
@@ -299,7 +299,7 @@ def test_a_restore_to_before_the_retention_is_named_and_its_lost_records_are_giv
     assert aged.view() == before
     aged.upsert("later", range(100, 102), "later", 9)
     assert aged.view() == [*before, (100, 9, "later"), (101, 9, "later")]
-    assert aged.run(MERGE, name="third").phase is Phase.SUCCEEDED
+    aged.do(MERGE, name="third")
     # The version before the restore has lost nothing.
     aged.foreign(lambda location: DeltaTable(location).restore(merged_into + 1))
     assert aged.view() == after

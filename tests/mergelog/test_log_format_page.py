@@ -21,7 +21,6 @@ from tandem.mergelog.state.log_table import LogSettings, MergeLog
 from tandem.mergelog.state.versions import in_order
 from tandem.mergelog.view import MergedView
 from tandem.mergelog.writer import LogWriter
-from tandem.spec.status import Phase
 
 VECTORS = (Path(__file__).resolve().parent / "vectors.md").read_text()
 COMMITS = dict(re.findall(r"`(\S+\.json)`:\n\n```json\n(.*?)```", VECTORS, re.DOTALL))
@@ -110,8 +109,8 @@ def test_commits_of_the_page_are_those_that_are_made(tmp_path: Path) -> None:
         writer.append(rows_of(1, deleted=False), batch=0)
         deletes = rows_of(2, deleted=True).drop_columns(["v"])
         writer.append(rows_of(2, deleted=False), deletes, batch=1)
-    assert orders.run(STITCH).phase is Phase.SUCCEEDED
-    assert orders.run(MERGE).phase is Phase.SUCCEEDED
+    orders.do(STITCH)
+    orders.do(MERGE)
     for path, text in COMMITS.items():
         root = path.rpartition("_delta_log/")[0]
         made = map(json.loads, filter(None, (tmp_path / path).read_text().splitlines()))

@@ -1,4 +1,4 @@
-"""What is damaged, gone, or of a later version is refused by name; other engines keep away."""
+"""Logs that are damaged, made again, of a later version, or cannot be read."""
 
 from __future__ import annotations
 
@@ -15,27 +15,41 @@ from deltalake.exceptions import DeltaError
 from deltalake.schema import PrimitiveType
 
 from mergelog.lake import DELETION_VECTORS, Merged, date_back, in_memory, keys, made, table
-from support.lake.memory_store import MemoryStore
+from support.documents import document
+from support.lake.memory_store import Call, MemoryStore
 from tandem.delta.actions import Metadata, Protocol, Txn
 from tandem.delta.log.commit import commit_info
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import (
+    AccessDenied,
     BaseHistoryGap,
     BaseReplaced,
     CorruptLog,
     DataFileMissing,
     InvalidSpec,
     NotMergeOnRead,
+    ObjectNotFound,
+    Reason,
     StorageError,
     TandemError,
     UnsupportedFeature,
 )
+from tandem.kube.tables.context import TableLog
 from tandem.mergelog.create import ensure_log
 from tandem.mergelog.state.log_table import LogSettings, MergeLog, state_of
 from tandem.mergelog.upkeep import catch_up
 from tandem.mergelog.view import MergedView
 from tandem.mergelog.writer import LogWriter
+from tandem.operations.model import Table
+from tandem.operations.ports import SystemClock, SystemNonces
+from tandem.operations.tables.adopt import AdoptedTable, adopt
+from tandem.operations.tables.log_status import read_log_status
+from tandem.spec.status import TableStatus
+from tandem.spec.table import LakeTable
+
+# What is damaged, gone, or of a later version is refused by name; other engines keep away.
+
 
 ROW = table((1, "a", None))
 
@@ -475,3 +489,68 @@ def test_every_refusal_is_an_error_of_ours() -> None:
     store.put(f"_tandem/log/_delta_log/{1:020d}.json", b"{")
     with pytest.raises(TandemError):
         merged.rows()
+
+
+# A log that cannot be read is a problem of the log: the table itself can be used.
+
+
+KEYS: dict[str, Any] = {"keys": ["k"]}
+
+
+def failing(error: type[TandemError], *names: str) -> Any:
+    def fault(call: Call) -> None:
+        if call.path.startswith("_tandem/log/") and (not names or call.name in names):
+            raise error("not now", resource=call.path)
+
+    return fault
+
+
+def adopted(store: MemoryStore) -> tuple[Table, AdoptedTable]:
+    resource = LakeTable.model_validate(
+        document("LakeTable", "t", {"location": store.location, "mergeOnRead": KEYS})
+    )
+    opened = Table(store, DeltaLog(store), resource.id, spec=resource)
+    return opened, adopt(opened, SystemClock(), SystemNonces(), probe=False)
+
+
+@pytest.mark.parametrize(
+    ("error", "calls"), [(AccessDenied, ()), (ObjectNotFound, ("get", "head"))]
+)
+def test_a_log_that_cannot_be_read_is_a_problem_of_the_log(
+    error: type[TandemError], calls: tuple[str, ...]
+) -> None:
+    store = in_memory()
+    Merged(store).append(table((1, "a", None)))
+    store.fault = failing(error, *calls)
+    opened, found = adopted(store)
+    assert found.reason is Reason.ADOPTED
+    log = TableLog(opened.log)
+    assert found.snapshot is not None
+    for thoroughly in (True, False):
+        log.update(thoroughly=thoroughly)
+        log.look(found.snapshot)
+        assert (log.exists, log.facts) == (True, None)
+        assert "not now" in log.problem
+    status = read_log_status(opened, opened.spec, TableStatus())
+    assert status is not None
+    assert "not now" in (status.problem or "")
+    store.fault = None
+    log.update(thoroughly=True)
+    log.look(found.snapshot)
+    assert log.facts is not None
+    assert log.problem == ""
+
+
+def test_a_failure_that_may_pass_is_one_of_the_look() -> None:
+    store = in_memory()
+    Merged(store).append(table((1, "a", None)))
+    store.fault = failing(StorageError)
+    with pytest.raises(StorageError):
+        TableLog(DeltaLog(store)).update(thoroughly=True)
+
+
+def test_a_log_that_cannot_be_made_is_a_problem_of_the_table() -> None:
+    store = in_memory()
+    store.fault = failing(AccessDenied, "put", "put_if_absent")
+    with pytest.raises(AccessDenied):
+        adopted(store)

@@ -75,15 +75,14 @@ def test_a_statement_sees_rows_that_were_appended_by_key(
     expected += [(n, 9, "mine") for n in (9, 10, 11, 13)]
     assert orders.view() == expected
     change = {"update": {"where": "id >= 11", "set": {"value": "'changed'"}}}
-    status = orders.run(change, name="update", jobs=jobs)
-    assert status.phase is Phase.SUCCEEDED, status
+    orders.do(change, name="update", jobs=jobs)
     expected[-2:] = [(11, 9, "changed"), (13, 9, "changed")]
     assert orders.base() == orders.view() == expected
     # The same rows by an ingest from text.
     csv = orders.folder.parent / "rows.csv"
     csv.write_text("id,at,value\n11,10,loaded\n")
     source = {"format": "Csv", "location": csv.as_uri(), "options": {"header": "true"}}
-    assert orders.run({"source": source}, name="load", jobs=jobs).phase is Phase.SUCCEEDED
+    orders.do({"source": source}, name="load", jobs=jobs)
     assert (11, 10, "loaded") in orders.view()
 
 
@@ -205,8 +204,7 @@ def test_a_mapped_and_partitioned_table(
     assert len(state_of(table.log.snapshot()).live) == 2  # a block for each group
     assert view(table).sort_by("k 1").equals(mapped.sort_by("k 1"))
     assert delete(table, mapped.slice(0, 1).select(["p", "k 1"]), jobs).phase is Phase.SUCCEEDED
-    merged = table.run({"type": "LogMerge"}, jobs=jobs)
-    assert merged.phase is Phase.SUCCEEDED, merged
+    table.do({"type": "LogMerge"}, jobs=jobs)
     found = delta_spark.read.format("delta").load(str(folder)).orderBy("`k 1`").collect()
     assert [(row[0], row[1]) for row in found] == [(1, "ü"), (2, "a/b")]
     for name, values in {"d": [None], "p": [""], "k 1": [None]}.items():
@@ -257,7 +255,7 @@ def test_a_delta_source_is_read_at_the_version_of_the_first_attempt(
     write_deltalake(str(other), rows(range(1, 4), "first", 1))
     write_deltalake(str(other), rows(range(7, 9), "second", 1), mode="overwrite")
     source = {"format": "Delta", "location": other.as_uri(), "version": 0}
-    assert table.run({"upsert": {"source": source}}, jobs=jobs).phase is Phase.SUCCEEDED
+    table.do({"upsert": {"source": source}}, jobs=jobs)
     assert [row[::2] for row in table.view()] == [
         (0, "base"), (1, "first"), (2, "first"), (3, "first"),
     ]  # fmt: skip
@@ -288,7 +286,7 @@ def test_spark_reads_what_partition_columns_hold(
     write_deltalake(str(folder), every.slice(0, 0), configuration=VECTORS, partition_by=partitions)
     table = logged(folder, ("id",))
     assert upsert(table, every, jobs).phase is Phase.SUCCEEDED
-    assert table.run({"type": "LogMerge"}, jobs=jobs).phase is Phase.SUCCEEDED
+    table.do({"type": "LogMerge"}, jobs=jobs)
     found = delta_spark.read.format("delta").load(str(folder)).toArrow().sort_by("id")
     for kind in PLAIN:
         assert bits(found[kind.name].cast(kind.arrow)) == bits(every[kind.name]), kind.name

@@ -13,6 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 from mergelog.lake import Merged, in_memory, keys, made, table
 from mergelog.orders import MERGE, STITCH, Orders
 from support.lake.memory_store import Call
+from support.present import present
 from tandem.delta.log.checkpoint_write import write_checkpoint
 from tandem.delta.log.commit import commit_info
 from tandem.delta.log.names import commit_path
@@ -50,8 +51,7 @@ def fresh(lake: Merged) -> LogFacts:
 
 
 def committed_ms(lake: Merged, version: int) -> int:
-    commit = lake.log.log.commit(version)
-    assert commit is not None
+    commit = present(lake.log.log.commit(version))
     return commit.timestamp_ms
 
 
@@ -76,8 +76,7 @@ def test_facts_of_a_log_are_read_step_by_step(lake: Merged, tmp_path: Path) -> N
     write_deltalake(str(tmp_path / "t"), table((9, "new", None)), mode="append")
     moved = read(reader)
     assert (moved.state.base, moved.recorded) == (1, 0)
-    base = lake.log.base.commit(1)
-    assert base is not None
+    base = present(lake.log.base.commit(1))
     assert moved.moved_ms == base.timestamp_ms
     assert moved == fresh(lake)
 
@@ -209,8 +208,7 @@ def test_a_cleaning_and_a_run_record_the_base_version_of_an_idle_log(
     lake.append(table((3, "c", None)))
     assert catch_up(lake.log, now_ms=5) is None
     write_deltalake(str(tmp_path / "t"), table((8, "n", None)), mode="append")
-    committed = lake.log.base.commit(2)
-    assert committed is not None
+    committed = present(lake.log.base.commit(2))
     rows = lake.rows()
     assert not keep_fresh(lake.log, now_ms=committed.timestamp_ms + BASE_AGE_MS - 1)
     assert keep_fresh(lake.log, now_ms=committed.timestamp_ms + BASE_AGE_MS)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+from support.present import present
 from tandem.operations.machine.events import (
     Decided,
     EarlierFound,
     Effect,
     EffectDone,
+    Ending,
     Event,
     LocksGranted,
     PlanMade,
@@ -16,7 +21,7 @@ from tandem.operations.machine.events import (
     TableRead,
     Verdict,
 )
-from tandem.operations.machine.state import Limits, OperationState, Request
+from tandem.operations.machine.state import Closing, Limits, OperationState, Request
 from tandem.operations.machine.step import step
 from tandem.spec.status import OperationResult, Plan
 
@@ -34,24 +39,32 @@ def play(events: list[Event], limits: Limits | None = None) -> tuple[OperationSt
     return state, effects
 
 
-def points(effects: list[Effect]) -> list[Point]:
+def points(effects: Sequence[Effect]) -> list[Point]:
     return [effect.point for effect in effects]
 
 
-BEGIN: list[Event] = [Started(), TableRead(3), EarlierFound(), PlanMade(PLAN)]
-RUNNING: list[Event] = [
-    *BEGIN,
-    EffectDone(Point.CLAIM_ATTEMPT),
-    LocksGranted(1),
-    EffectDone(Point.PERSIST_PLAN),
-    EffectDone(Point.START_JOB),
-]
+def closing(state: OperationState) -> Closing:
+    """The end of an attempt that is on its way out."""
+    return present(state.outcome.closing)
 
 
+def ended(state: OperationState) -> Ending:
+    return present(state.outcome.ended)
+
+
+def done(*points: Point) -> list[Event]:
+    """These effects, one after the other."""
+    return [EffectDone(point) for point in points]
+
+
+def found(version: int = 3, /, **earlier: Any) -> list[Event]:
+    """A process that starts, and finds this of earlier ones."""
+    return [Started(), TableRead(version), EarlierFound(**earlier)]
+
+
+BEGIN: list[Event] = [*found(), PlanMade(PLAN)]
+CLAIMED: list[Event] = [*BEGIN, EffectDone(Point.CLAIM_ATTEMPT)]
+RUNNING: list[Event] = [*CLAIMED, LocksGranted(1), *done(Point.PERSIST_PLAN, Point.START_JOB)]
 RECONCILING: list[Event] = [*RUNNING, RoundDone(0), EffectDone(Point.READ_RESULT), TableRead(3)]
-PUTTING: list[Event] = [
-    *RECONCILING,
-    Decided(3, Verdict.COMMIT),
-    EffectDone(Point.WRITE_SIDECARS),
-    EffectDone(Point.ENTER_COMMIT),
-]
+DECIDED: list[Event] = [*RECONCILING, Decided(3, Verdict.COMMIT), EffectDone(Point.WRITE_SIDECARS)]
+PUTTING: list[Event] = [*DECIDED, EffectDone(Point.ENTER_COMMIT)]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.documents import document
 from support.lake.segments import MIB, loads
 from tandem.operations.kinds.batches import (
     BatchesRecord,
@@ -113,12 +114,11 @@ def test_the_progress_of_a_batch_is_shown_as_that_of_all() -> None:
 def test_a_batch_copies_row_groups_as_its_operation_does() -> None:
     _, plan = planned(MAJOR, 8)
     operation = parse(
-        {
-            "apiVersion": "tandem.dev/v1alpha1",
-            "kind": "TableCompaction",
-            "metadata": {"name": "nightly"},
-            "spec": {"tableRef": {"name": "flights"}, "type": "Major", "minRowGroupRows": 0},
-        }
+        document(
+            "TableCompaction",
+            "nightly",
+            {"tableRef": {"name": "flights"}, "type": "Major", "minRowGroupRows": 0},
+        )
     )
     assert isinstance(operation, TableCompaction)
     batch = batch_resource(operation, "0123456789abcdef", record_of(plan, 60 * MIB), 1)

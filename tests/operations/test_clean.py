@@ -66,7 +66,7 @@ def shown(store: MemoryStore, version: int | None = None) -> Counter[rows.Row]:
 def died_at(kind: str, point: Point, fault: Fault = Fault.DIE_BEFORE) -> Single:
     single = Single(kind)
     strike = StrikeOnce(point, fault)
-    assert single.run(strike) is None
+    single.die(strike)
     assert strike.struck
     return single
 
@@ -107,7 +107,7 @@ def rewritten(single: Single, number: int = 0) -> None:
 
 def test_files_replaced_by_a_compaction_are_removed_after_the_retention() -> None:
     single = Single("compaction")
-    assert single.run() is not None
+    single.end()
     replaced = [p for p in single.world.store.paths() if p.startswith("part-")]
     before = shown(single.world.store)
     young = swept(single, days=6)
@@ -122,8 +122,7 @@ def test_files_replaced_by_a_compaction_are_removed_after_the_retention() -> Non
     assert shown(single.world.store) == before
     # The same resource again reports the first result, and does nothing.
     version = single.checker.version
-    again = single.run()
-    assert again is not None
+    again = single.end()
     assert again.result is not None
     assert again.result.version == version == single.checker.version
     assert swept(single, days=0).garbage == ()
@@ -131,12 +130,11 @@ def test_files_replaced_by_a_compaction_are_removed_after_the_retention() -> Non
 
 def test_records_of_a_success_are_removed_after_a_year_and_it_is_not_done_again() -> None:
     single = Single("ingest")
-    assert single.run() is not None
+    single.end()
     assert whys(swept(single, days=400))[RemovalReason.RECORD] == 2
     assert [p for p in ours(single) if p.startswith("_tandem")] == []
     version = single.checker.version
-    again = single.run()
-    assert again is not None
+    again = single.end()
     assert again.result is not None
     assert again.result.version == version
     assert single.checker.version == version
@@ -146,7 +144,7 @@ def test_records_of_a_success_are_removed_after_a_year_and_it_is_not_done_again(
 
 def test_a_second_run_is_known_from_the_log_alone() -> None:
     single = Single("ingest")
-    assert single.run() is not None
+    single.end()
     session = single.session(again=True)
     single.checker.batches[session.identity.operation_id] = single.checker.batches[
         single.operation_id
@@ -177,7 +175,7 @@ def test_the_result_of_a_failure_is_kept_for_ever() -> None:
 
 def test_without_a_retention_only_files_that_no_commit_named_are_removed() -> None:
     single = Single("compaction")
-    assert single.run() is not None
+    single.end()
     cleaned = swept(single, rules=CleaningRules(None))
     assert whys(cleaned).keys() == {RemovalReason.STAGING, RemovalReason.ROW_MAP}
     for version in range(single.checker.version + 1):
@@ -213,7 +211,7 @@ def test_files_that_a_restore_brings_back_stay() -> None:
 def test_the_earlier_of_two_clocks_counts() -> None:
     """Ours is a month ahead of the store's."""
     single = Single("compaction")
-    assert single.run() is not None
+    single.end()
     ahead = means(single)
 
     class Ahead:
@@ -246,7 +244,7 @@ def test_a_dry_run_changes_nothing_and_reports_the_same() -> None:
 
 def test_a_limited_round_leaves_the_rest_to_the_next() -> None:
     single = Single("compaction")
-    assert single.run() is not None
+    single.end()
     first = swept(single, limit=3, whole_log=False)
     assert len(first.garbage) == 3
     assert first.more
@@ -268,8 +266,7 @@ def test_a_limited_round_leaves_the_rest_to_the_next() -> None:
 def test_Z5_files_that_an_unfinished_plan_reads_stay(kind: str) -> None:
     """However old it is: the process lives. Another writer compacts its inputs away meanwhile."""
     single = Single(kind)
-    session = single.session()
-    single.until(session, Point.START_JOB)
+    session = single.at(Point.START_JOB)
     rewritten(single)
     cleaned = swept(single, days=100)
     assert whys(cleaned)[RemovalReason.REMOVED] == 0
@@ -298,7 +295,7 @@ def test_Z5_work_of_another_session_of_this_process_is_left_alone() -> None:
 
 def test_Z5_cleaning_works_after_a_foreign_vacuum() -> None:
     single = Single("compaction")
-    assert single.run() is not None
+    single.end()
     named = {add.path for add in single.world.log.snapshot().adds()}
     store = single.world.store
     store.delete([p for p in store.paths() if not p.startswith("_") and p not in named])
@@ -309,8 +306,7 @@ def test_Z5_cleaning_works_after_a_foreign_vacuum() -> None:
 
 def test_C6b_a_row_map_stays_as_long_as_an_older_plan_may_need_it() -> None:
     single = Single("update")
-    session = single.session()
-    single.until(session, Point.RECONCILE)
+    session = single.at(Point.RECONCILE)
     compaction = beside(single, "compaction")
     assert compaction.drive(compaction.session()).reason == "Committed"
     swept(single, days=100)
@@ -325,8 +321,7 @@ def test_C6b_a_row_map_stays_as_long_as_an_older_plan_may_need_it() -> None:
 
 def test_a_damaged_plan_of_an_unfinished_operation_stops_the_cleaning() -> None:
     single = Single("compaction")
-    session = single.session()
-    single.until(session, Point.START_JOB)
+    _session = single.at(Point.START_JOB)
     path = paths.plan(single.operation_id, 1)
     single.world.store.put(path, single.world.store.get(path)[:10])
     rewritten(single)
@@ -357,57 +352,8 @@ def test_Z14_an_attempt_of_a_dead_process_is_abandoned_in_the_log_and_then_remov
     [abandonment] = single.table.log.commits(version + 1, version + 1)
     assert author_of(abandonment).by == single.resource.id
     # It is planned again, and succeeds.
-    ending = single.run()
-    assert ending is not None
+    ending = single.end()
     assert (ending.reason, ending.attempt) == ("Committed", 2)
-    assert single.files_left() == []
-
-
-ZOMBIES = (
-    Point.CLAIM_ATTEMPT,
-    Point.PERSIST_PLAN,
-    Point.START_JOB,
-    Point.POLL_JOB,
-    Point.READ_RESULT,
-    Point.RECONCILE,
-    Point.WRITE_SIDECARS,
-    Point.ENTER_COMMIT,
-    Point.PUT_COMMIT,
-)
-
-
-@pytest.mark.parametrize("kind", ["compaction", "update", "ingest"])
-@pytest.mark.parametrize("point", ZOMBIES)
-def test_Z1_Z14_a_zombie_whose_files_were_cleaned_cannot_commit(kind: str, point: Point) -> None:
-    """It stood still for long, another host could not see it live, and then it goes on."""
-    single = Single(kind)
-    session = single.session()
-    while session.next_effect is None or session.next_effect.point is not point:
-        assert session.advance()
-        if point is not Point.POLL_JOB:
-            for driver in single.world.jobs.running():
-                single.world.jobs.advance(driver)
-    single.world.living.clear()
-    single.world.clock.now += 8 * DAY_MS
-    # Another process: the attempt is not in its hands.
-    ports = single.world.ports()
-    cleaned = clean(
-        single.table, RULES, CleaningDependencies(ports.clock, ports.processes, ports.nonces)
-    )
-    begun = point is not Point.CLAIM_ATTEMPT
-    assert cleaned.abandoned == (((single.operation_id, 1),) if begun else ())
-    single.checker.catch_up()
-    ending = single.drive(session)
-    if begun:
-        assert ending.attempt != 1 or ending.reason != "Committed", ending
-        assert single.checker.abandoned[single.operation_id] >= 1
-    if ending.reason != "Committed":
-        again = single.run()
-        assert again is not None
-        assert again.reason in ("Committed", "NothingToDo"), again
-    single.checker.catch_up()
-    swept(single)
-    shown(single.world.store)
     assert single.files_left() == []
 
 
@@ -441,9 +387,7 @@ def test_Z20_files_of_a_put_of_unknown_outcome_stay(kind: str, arrived: bool) ->
         assert cleaned.abandoned == ((single.operation_id, 1),)
         assert single.files_left() == []
     shown(single.world.store)
-    again = single.run()
-    assert again is not None
-    assert again.reason == "Committed"
+    single.succeed()
     assert single.commits == 1
 
 
@@ -453,11 +397,11 @@ def test_Z20_files_of_a_put_of_unknown_outcome_stay(kind: str, arrived: bool) ->
 def _littered() -> Single:
     """Everything that there is to clean: removed files, a dead attempt, staging, a row map."""
     single = Single("compaction")
-    assert single.run() is not None
+    single.end()
     single.foreign("delete_with_vectors")
     single.foreign("update_by_rewrite")
     strike = StrikeOnce(Point.PUT_COMMIT, Fault.DIE_BEFORE)
-    assert beside(single, "update").run(strike) is None
+    beside(single, "update").die(strike)
     single.world.clock.now += 8 * DAY_MS
     return single
 
@@ -533,7 +477,7 @@ def facts_of(single: Single, attempt: int = 1) -> str:
 def test_facts_live_as_long_as_the_data_files_of_their_attempt() -> None:
     single = Single("compaction")
     store = single.world.store
-    assert single.run() is not None
+    single.end()
     store.put(facts_of(single), b"facts")
     swept(single)
     assert facts_of(single) in store.paths()

@@ -41,8 +41,7 @@ def test_a_round_looks_up_only_new_files(tmp_path: Path, monkeypatch: pytest.Mon
         return call()
 
     monkeypatch.setattr(Snapshot, "files_by_path", files_by_path)
-    status = lake.run(merge, interceptor=beside, ports=lake.ports(jobs=QuickJobs(copies=True)))
-    assert status.phase is Phase.SUCCEEDED
+    lake.do(merge, interceptor=beside, ports=lake.ports(jobs=QuickJobs(copies=True)))
     assert looked_up[3] == looked_up[-2] > 0, looked_up
 
 
@@ -58,8 +57,7 @@ def test_a_round_that_lost_its_version_puts_no_commit(tmp_path: Path) -> None:
             lake.append(((5000 + len(points), 2, 5),))
         return call()
 
-    status = lake.run(lake.update("k = 1", v="v + 1"), interceptor=beside, ports=lake.ports())
-    assert status.phase is Phase.SUCCEEDED
+    lake.do(lake.update("k = 1", v="v + 1"), interceptor=beside, ports=lake.ports())
     assert points.count(Point.RECONCILE) == ROUNDS + 1
     assert points.count(Point.PUT_COMMIT) == 2
 

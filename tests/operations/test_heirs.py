@@ -1,4 +1,4 @@
-"""Heirs of a rewrite's inputs: which live file holds what is left of an input that is gone."""
+"""Heirs of a rewrite's inputs, and how a change set is carried out."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
+from support.present import present
 from tandem.delta.actions import AddFile
 from tandem.delta.datafiles.reader import TableFormat
 from tandem.delta.schema import Field, PrimitiveType, StructType
-from tandem.errors import DataFileMissing
+from tandem.errors import CountMismatch, DataFileMissing
 from tandem.jobs.formats import InputFile
 from tandem.operations.kinds import heirs
 from tandem.operations.kinds.heirs import (
@@ -34,10 +35,19 @@ from tandem.operations.kinds.heirs import (
     read_rows,
     row_numbers,
 )
+from tandem.operations.model import CommitContent, OutputFileChange, Work
+from tandem.operations.rounds.edits import Edits
+from tandem.operations.session import carry_out
 from tandem.reconcile.model import ChangeKind, CommitSummary, FileState
-from tandem.reconcile.rewrite import Heir
+from tandem.reconcile.published import CommittedRewrite
+from tandem.reconcile.rewrite import Heir, HeirRows, RewriteInput, rewrite
+from tandem.rowmap import binary_format
 from tandem.rowmap.rowmap import RowMap, RowMapBuilder, RowMapIdentity
+from tandem.spark.jobs.edits import EditMaker
 from tandem.storage import open_store
+
+# Heirs of a rewrite's inputs: which live file holds what is left of an input that is gone.
+
 
 IDENTITY = RowMapIdentity("t", "0" * 16, 1, 0)
 
@@ -423,8 +433,7 @@ def test_rows_that_are_left_are_found_in_order_or_in_any(name: str, data: st.Dat
 
 def test_equal_rows_are_matched_in_their_order() -> None:
     before, after = np.array([7, 5, 7, 7]), np.array([7, 7, 5])
-    found = matched(before, after)
-    assert found is not None
+    found = present(matched(before, after))
     assert found.tolist() == [0, 2, 1]
 
 
@@ -434,8 +443,7 @@ def test_long_runs_of_equal_rows_are_aligned(rows: int, gone: set[int], distinct
     before = pa.table({"x": np.arange(rows) % (distinct + 1), "y": np.arange(rows) // 100})
     kept = [p for p in range(rows) if p not in gone]
     after = before.take(pa.array(kept, pa.int64()))
-    found = aligned(before, after)
-    assert found is not None
+    found = present(aligned(before, after))
     assert (np.diff(found) > 0).all()
     assert before.take(pa.array(found)).equals(after)
 
@@ -446,8 +454,7 @@ def test_rows_in_another_order_are_found_by_all_their_columns(key: bool) -> None
     before = pa.table({"id": ids, "x": [float(i % 7) for i in range(300)]})
     order = [*range(200, 300), *range(100), 150]
     after = before.take(order)
-    found = origins_in([before.slice(0, 120), before.slice(120)], after)
-    assert found is not None
+    found = present(origins_in([before.slice(0, 120), before.slice(120)], after))
     assert before.take(pa.array(found)).equals(after)
     assert len(set(found.tolist())) == len(order)
     for other in (-0.0, float("nan"), 8.0, None):
@@ -458,3 +465,67 @@ def test_rows_in_another_order_are_found_by_all_their_columns(key: bool) -> None
     assert origins_in([before], pa.concat_tables([after, after])) is None, "used twice"
     nulls = after.set_column(0, "id", pa.nulls(len(order), pa.int64()))
     assert origins_in([before], nulls) is None
+
+
+# How a change set is carried out: by deletion vectors, or by edits.
+
+
+CHANGE_IDENTITY = RowMapIdentity("t", "0123456789abcdef", 1, 3)
+JOBS_MAP = b"what the job wrote"
+
+
+class View:
+    """Of input `a` only its heir `e` is live: without row 0, and with another value in row 2."""
+
+    def get(self, path: str) -> FileState | None:
+        rows = {"e": 2, "b": 1}.get(path)
+        return None if rows is None else FileState(path, rows, BitMap64())
+
+
+def work() -> Work:
+    plan = SimpleNamespace(
+        table_id="t", operation_id=CHANGE_IDENTITY.operation_id, attempt=1, read_version=3
+    )
+    edits = Edits(cast(EditMaker, None))
+    return cast(Work, SimpleNamespace(frozen=(plan, None), edits=edits))
+
+
+def change_of(*, vectors: bool) -> CommitContent:
+    builder = RowMapBuilder(CHANGE_IDENTITY)
+    for path, rows in (("a", 3), ("b", 1)):
+        builder.add_input(path, rows)
+        builder.add_run(path, 0, rows, "o")
+    row_map = builder.build()
+    inputs = [RewriteInput("a", BitMap64(), 3), RewriteInput("b", BitMap64(), 1)]
+    part = HeirRows("a", np.array([0, 1]), np.array([1, 2]))
+    heir = Heir("e", (part,), BitMap64([1]))
+    decision = rewrite(inputs, View(), row_map, deletion_vectors=vectors, heirs=[heir])
+    output = OutputFileChange(AddFile("o", {}, 4, 0, False), 4, decision.masks["o"])
+    return CommitContent(
+        "OPTIMIZE",
+        {},
+        (output,),
+        row_map=JOBS_MAP,
+        rewrite=CommittedRewrite(row_map, decision, View()),
+    )
+
+
+def test_R5_with_vectors_too_the_map_leads_to_the_heir_that_the_commit_removes() -> None:
+    """The job's map leads to the input, which is gone: others would not know what became of the
+    heir's rows, and take the commit for a change."""
+    found = carry_out.by_vectors(work(), change_of(vectors=True))
+    row_map = binary_format.from_bytes(found.row_map, expected=CHANGE_IDENTITY)
+    assert row_map.backward("o", BitMap64([1, 3])) == {"e": BitMap64([0]), "b": BitMap64([0])}
+    # The changed row stays in the heir, and the deleted one is nowhere: both are hidden.
+    assert found.outputs[0].dead == BitMap64([0, 2])
+    assert row_map.input("e").dead == BitMap64([1])
+
+
+def test_without_an_heir_the_map_is_what_the_job_wrote() -> None:
+    change = CommitContent("OPTIMIZE", {}, row_map=JOBS_MAP)
+    assert carry_out.by_vectors(work(), change) is change
+
+
+def test_R4_an_edit_that_was_not_made_is_not_published() -> None:
+    with pytest.raises(CountMismatch, match="asks for an edit that was not made"):
+        carry_out.by_edits(work(), change_of(vectors=False))

@@ -27,33 +27,27 @@ from tandem.timeline.segments import segments
 @pytest.mark.parametrize("point", [Point.POLL_JOB, Point.RECONCILE, Point.PUT_COMMIT])
 def test_an_interrupted_operation_stops_and_the_next_run_completes_it(point: Point) -> None:
     single = Single("update")
-    session = single.session()
-    single.until(session, point)
+    session = single.at(point)
     session.request_stop(StopRequest.INTERRUPT)
     ending = single.drive(session)
     assert ending.reason is Reason.INTERRUPTED
     assert single.files_left() == []
     assert single.world.jobs.running() == []
     assert single.world.locks.entries(single.table.location) == ()
-    after = single.run()
-    assert after is not None
-    assert after.reason is Reason.COMMITTED
-    assert after.attempt == 2
+    single.succeed(attempt=2)
 
 
 def test_interrupted_after_the_commit_reports_the_commit() -> None:
     single = Single("update")
-    session = single.session()
-    single.until(session, Point.FINISH_JOB)
+    session = single.at(Point.FINISH_JOB)
     session.request_stop(StopRequest.INTERRUPT)
-    assert single.drive(session).reason is Reason.COMMITTED
+    single.succeed(session)
 
 
 def test_a_deadline_ends_the_operation_for_good() -> None:
     single = Single("compaction")
     single.limit(active_deadline_seconds=60)
-    session = single.session()
-    single.until(session, Point.POLL_JOB)
+    session = single.at(Point.POLL_JOB)
     single.world.clock.now += 60_000
     ending = single.drive(session)
     assert ending.reason is Reason.DEADLINE_EXCEEDED
@@ -65,7 +59,7 @@ def test_a_deadline_counts_from_the_first_start_and_not_from_a_restart() -> None
     single = Single("compaction")
     single.limit(active_deadline_seconds=60)
     began = single.world.clock.now
-    assert single.run(StrikeOnce(Point.RECONCILE, Fault.DIE_BEFORE)) is None
+    single.die(StrikeOnce(Point.RECONCILE, Fault.DIE_BEFORE))
     single.world.clock.now += 60_000
     ending = single.drive(single.session(started_ms=began))
     assert ending.reason is Reason.DEADLINE_EXCEEDED
@@ -77,7 +71,7 @@ def test_a_deadline_that_passed_during_downtime_does_not_hide_the_commit() -> No
     single = Single("compaction")
     single.limit(active_deadline_seconds=60)
     began = single.world.clock.now
-    assert single.run(StrikeOnce(Point.FINISH_JOB, Fault.DIE_BEFORE)) is None
+    single.die(StrikeOnce(Point.FINISH_JOB, Fault.DIE_BEFORE))
     single.world.clock.now += 60_000
     ending = single.drive(single.session(started_ms=began))
     assert ending.reason is Reason.COMMITTED
@@ -86,8 +80,7 @@ def test_a_deadline_that_passed_during_downtime_does_not_hide_the_commit() -> No
 @pytest.mark.parametrize("point", [Point.ACQUIRE_LOCKS, Point.POLL_JOB, Point.PUT_COMMIT])
 def test_cancelled_by_deletion_leaves_nothing_even_after_a_restart(point: Point) -> None:
     single = Single("update")
-    first = single.session()
-    single.until(first, point)
+    _first = single.at(point)
     single.world.living.clear()
     single.world.locks.expire(single.table.location, single.operation_id)
     session = single.session()
@@ -100,17 +93,14 @@ def test_cancelled_by_deletion_leaves_nothing_even_after_a_restart(point: Point)
     assert single.files_left() == []
     assert single.world.jobs.running() == []
     assert single.world.locks.entries(single.table.location) == ()
-    again = single.run()
-    assert again is not None
-    assert again.reason is Reason.COMMITTED
+    single.succeed()
 
 
 def test_an_external_loop_drives_an_operation_without_sleeping(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     single = Single("compaction")
-    session = single.session()
-    single.until(session, Point.POLL_JOB)
+    session = single.at(Point.POLL_JOB)
     assert session.wait_ms() == 1
     slept: list[int] = []
     monkeypatch.setattr(single.world.clock, "sleep", lambda ms, _wake: slept.append(ms))
@@ -148,26 +138,20 @@ class AbsentLocks(InProcessLocks):
 def test_an_outage_of_the_lock_store_costs_no_attempt(kind: str, point: Point) -> None:
     single = Single(kind)
     locks = single.world.locks = AbsentLocks()
-    session = single.session()
-    single.until(session, point)
+    session = single.at(point)
     locks.absent = 40
-    ending = single.drive(session)
-    assert ending.reason is Reason.COMMITTED
-    assert ending.attempt == 1
+    single.succeed(session, attempt=1)
     # Where it is only left to let go, it leaves that to the lease.
     assert (locks.absent > 0) == (point is Point.RELEASE_LOCKS)
 
 
 def test_suspended_and_resumed() -> None:
     single = Single("compaction")
-    session = single.session()
-    single.until(session, Point.POLL_JOB)
+    session = single.at(Point.POLL_JOB)
     session.request_stop(StopRequest.SUSPEND)
     assert single.drive(session).phase is Phase.SUSPENDED
     assert single.world.locks.entries(single.table.location) == ()
-    resumed = single.run()
-    assert resumed is not None
-    assert resumed.reason is Reason.COMMITTED
+    single.succeed()
 
 
 def _rewrite(single: Single, suffix: str, data: bytes | None) -> None:
@@ -180,75 +164,39 @@ def _rewrite(single: Single, suffix: str, data: bytes | None) -> None:
         single.world.store.put(path, data)
 
 
-@pytest.mark.parametrize("data", [None, b"", b"not a row map"])
-def test_C6b_a_lost_row_map_of_an_operation_in_flight_means_the_job_again(
-    data: bytes | None,
-) -> None:
-    single = Single("compaction")
-    session = single.session()
-    single.until(session, Point.READ_RESULT)
-    _rewrite(single, ".rowmap", data)
-    ending = single.drive(session)
-    assert ending.reason is Reason.COMMITTED
-    assert ending.attempt == 2
-    assert single.files_left() == []
-
-
 @pytest.mark.parametrize("suffix", ["result.json", ".arrow"])
 @pytest.mark.parametrize("data", [b"", b"{"])
 def test_a_damaged_result_means_another_attempt(suffix: str, data: bytes) -> None:
     single = Single("update")
-    session = single.session()
-    single.until(session, Point.READ_RESULT)
+    session = single.at(Point.READ_RESULT)
     _rewrite(single, suffix, data)
-    ending = single.drive(session)
-    assert ending.reason is Reason.COMMITTED
-    assert ending.attempt == 2
+    single.succeed(session, attempt=2)
 
 
 def test_a_result_of_another_attempt_is_refused() -> None:
     single = Single("ingest")
-    session = single.session()
-    single.until(session, Point.READ_RESULT)
+    session = single.at(Point.READ_RESULT)
     path = paths.round_file(single.operation_id, 1, 0, "result.json")
     body = json.loads(single.world.store.get(path)) | {"attempt": 9}
     single.world.store.put(path, json.dumps(body).encode())
-    ending = single.drive(session)
-    assert ending.reason is Reason.COMMITTED
-    assert ending.attempt == 2
+    single.succeed(session, attempt=2)
 
 
 @pytest.mark.parametrize("name", ["plan.json", "job.json"])
 def test_a_damaged_plan_is_not_adopted(name: str) -> None:
     single = Single("compaction")
-    assert single.run(StrikeOnce(Point.RECONCILE, Fault.DIE_BEFORE)) is None
+    single.die(StrikeOnce(Point.RECONCILE, Fault.DIE_BEFORE))
     _rewrite(single, name, b"{")
-    ending = single.run()
-    assert ending is not None
-    assert ending.reason is Reason.COMMITTED
-    assert ending.attempt == 2
-
-
-def test_a_complete_attempt_is_adopted_without_another_job() -> None:
-    single = Single("compaction")
-    assert single.run(StrikeOnce(Point.RECONCILE, Fault.DIE_BEFORE)) is None
-    strike = StrikeOnce(Point.MAINTAIN, Fault.REPEAT)
-    ending = single.run(strike)
-    assert ending is not None
-    assert ending.attempt == 1
-    assert Point.START_JOB not in {effect.point for effect in strike.seen}
+    single.succeed(attempt=2)
 
 
 def test_a_vacuum_between_the_job_and_the_commit_means_the_job_again() -> None:
     single = Single("compaction")
-    session = single.session()
-    single.until(session, Point.PUT_COMMIT)
+    session = single.at(Point.PUT_COMMIT)
     named = {add.path for add in single.world.log.snapshot().adds()}
     paths = single.world.store.paths()
     single.world.store.delete([p for p in paths if not p.startswith("_") and p not in named])
-    ending = single.drive(session)
-    assert ending.reason is Reason.COMMITTED
-    assert ending.attempt == 2
+    single.succeed(session, attempt=2)
 
 
 @pytest.mark.parametrize(("kind", "attempts"), [("compaction", 1), ("update", 2)])
@@ -261,14 +209,12 @@ def test_Z5_a_vacuum_of_older_deletion_vectors_means_the_job_again(
     while not _vectors(single):
         single.foreign("delete_with_vectors")
     read = _vectors(single)
-    assert single.run(StrikeOnce(Point.RECONCILE, Fault.DIE_BEFORE)) is None
+    single.die(StrikeOnce(Point.RECONCILE, Fault.DIE_BEFORE))
     while read & _named(single):
         single.foreign("update_with_vectors")
         single.foreign("delete_with_vectors")
     single.world.store.delete(sorted(_vectors(single) - _named(single)))
-    ending = single.run()
-    assert ending is not None
-    assert ending.reason is Reason.COMMITTED, ending
+    ending = single.succeed()
     assert ending.attempt == attempts
 
 
@@ -277,13 +223,10 @@ def test_Z5_a_vacuum_between_the_read_and_the_plan_means_another_read(kind: str)
     single = Single(kind)
     while not _vectors(single):
         single.foreign("delete_with_vectors")
-    session = single.session()
-    single.until(session, Point.PLAN)
+    session = single.at(Point.PLAN)
     single.foreign("purge")
     single.world.store.delete(sorted(_vectors(single) - _named(single)))
-    ending = single.drive(session)
-    assert ending.reason is Reason.COMMITTED, ending
-    assert ending.attempt == 1
+    single.succeed(session, attempt=1)
 
 
 def _named(single: Single) -> set[str]:
@@ -308,8 +251,7 @@ def test_C10_the_second_compaction_waits_and_plans_again() -> None:
         display="TableCompaction/nightly",
     )
     single.world.locks.acquire(first)
-    session = single.session()
-    single.until(session, Point.AWAIT_LOCKS)
+    session = single.at(Point.AWAIT_LOCKS)
     assert session.state.locks.blockers[0][0] == "TableCompaction/nightly"
     # The holder compacts everything before it lets go: a foreign one stands for it here.
     single.foreign("delete_by_rewrite")
@@ -327,8 +269,7 @@ def _segments(single: Single) -> list[str]:
 
 def test_pins_name_what_an_unfinished_attempt_reads() -> None:
     single = Single("compaction")
-    session = single.session()
-    single.until(session, Point.POLL_JOB)
+    session = single.at(Point.POLL_JOB)
     [pin] = garbage.unfinished(single.world.store)
     assert (pin.operation_id, pin.attempt) == (single.operation_id, 1)
     live = {add.logged_path for add in single.world.log.snapshot().adds()}
@@ -363,8 +304,7 @@ def test_a_failure_that_was_closed_but_not_recorded_is_recorded_by_the_next_run(
     single.world.clock.now += 5_000
     with pytest.raises(BaseException, match="before RecordResult"):
         single.drive(session)
-    ending = single.run()
-    assert ending is not None
+    ending = single.end()
     assert ending.reason is Reason.DEADLINE_EXCEEDED
     assert single.run() == ending
 
@@ -387,8 +327,7 @@ def test_a_commit_that_falls_into_a_hole_of_the_log_is_made_again() -> None:
 
 def test_log_clean_up_during_a_statement_counts_as_a_change() -> None:
     single = Single("update")
-    session = single.session()
-    single.until(session, Point.RECONCILE)
+    session = single.at(Point.RECONCILE)
     single.foreign("update_by_rewrite")
     single.foreign("append")
     foreign_table.clean_log(single.world)
@@ -429,9 +368,7 @@ def test_a_session_takes_over_what_an_ended_session_left() -> None:
     single = Single("compaction")
     first, second = two_sessions(single)
     first.close()
-    ending = single.drive(second)
-    assert ending.reason is Reason.COMMITTED
-    assert ending.attempt == 1
+    single.succeed(second, attempt=1)
     assert len(single.world.jobs.drivers) == 1
 
 
@@ -440,12 +377,12 @@ def test_a_session_that_was_forgotten_holds_nothing() -> None:
     first, second = two_sessions(single)
     del first
     gc.collect()
-    assert single.drive(second).reason is Reason.COMMITTED
+    single.succeed(second)
 
 
 def test_Z6_of_two_sessions_that_find_the_same_attempt_one_takes_it_over() -> None:
     single = Single("compaction")
-    assert single.run(StrikeOnce(Point.RECONCILE, Fault.DIE_BEFORE), jobs_live_on=True) is None
+    single.die(StrikeOnce(Point.RECONCILE, Fault.DIE_BEFORE), jobs_live_on=True)
     ports = single.world.ports()
     first, second = (
         open_session(
@@ -457,5 +394,5 @@ def test_Z6_of_two_sessions_that_find_the_same_attempt_one_takes_it_over() -> No
     single.until(second, Point.ADOPT_ATTEMPT)
     first.advance()
     assert single.drive(second).reason is Reason.ALREADY_RUNNING
-    assert single.drive(first).reason is Reason.COMMITTED
+    single.succeed(first)
     assert single.commits == 1

@@ -11,6 +11,7 @@ import pytest
 from simulator.jobs import SimulatedJobs
 from simulator.rows import Row
 from simulator.world import START_MS, VirtualClock
+from support.documents import document
 from support.lake.memory_store import MemoryStore
 from tandem.delta import protocol
 from tandem.delta.log.delta_log import DeltaLog
@@ -70,14 +71,7 @@ def bench() -> Bench:
 def resource(kind: str, name: str, spec: dict[str, Any]) -> AnyResource:
     if kind != "LakeTable":
         spec = {"tableRef": {"name": "t"}, **spec}
-    found = parse(
-        {
-            "apiVersion": "tandem.dev/v1alpha1",
-            "kind": kind,
-            "metadata": {"name": name},
-            "spec": spec,
-        }
-    )
+    found = parse(document(kind, name, spec))
     assert not isinstance(found, IndexServer)
     return found
 

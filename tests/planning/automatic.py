@@ -7,12 +7,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from support.documents import document
 from support.lake.segments import loads
 from tandem.planning.auto.child_compactions import ChildCompaction, TableId
 from tandem.planning.auto.facts import AutoCompactionDecision, ChildState
 from tandem.planning.auto.table_facts import TableFacts
 from tandem.spec.compaction import TableCompaction
-from tandem.spec.resources import API_VERSION
 from tandem.spec.table import AutomaticCompaction
 
 MINUTE = 60_000
@@ -63,13 +63,6 @@ def created(decision: AutoCompactionDecision) -> ChildCompaction:
     assert decision.why == ""
     (child,) = decision.create
     # Whatever is created is something that the API server and the engine take.
-    TableCompaction.model_validate(
-        {
-            "apiVersion": API_VERSION,
-            "kind": "TableCompaction",
-            "metadata": {"name": child.name},
-            "spec": child.spec,
-        }
-    )
+    TableCompaction.model_validate(document("TableCompaction", child.name, child.spec))
     assert len(child.name) <= 63
     return child

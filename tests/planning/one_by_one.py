@@ -1,5 +1,5 @@
 """Plans of minor, semi-major and major compactions, made segment by segment and file by file: slow,
-and simple enough to be read against CarbonData's rules. The model of `test_columns.py`."""
+and simple enough to be read against CarbonData's rules. The model of `test_layout.py`."""
 
 from __future__ import annotations
 

@@ -27,6 +27,7 @@ from planning.automatic import (
     since,
     table,
 )
+from support.documents import document
 from support.lake.segments import add_file, loads, segments
 from tandem.planning.auto.child_compactions import MINOR_LINE, TableId
 from tandem.planning.auto.decide import decide
@@ -319,12 +320,7 @@ def test_A5_names_fit_into_labels_and_differ_by_table(name: str, type_: str) -> 
     for each in found:
         assert len(each) <= 63
         TableCompaction.model_validate(
-            {
-                "apiVersion": "tandem.dev/v1alpha1",
-                "kind": "TableCompaction",
-                "metadata": {"name": each},
-                "spec": {"tableRef": {"name": name}, "type": "Minor"},
-            }
+            document("TableCompaction", each, {"tableRef": {"name": name}, "type": "Minor"})
         )
     # The same table, recreated, and another one whose name starts alike.
     assert not found & names(TableId(name, "u2"))

@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planning.automatic import DAY, FLIGHTS, HOUR, MINUTE, at, ended
+from support.documents import document
 from support.lake.segments import add_file
+from support.present import present
 from support.some import few
 from tandem.delta.actions import AddFile
 from tandem.delta.log import files as files_
@@ -63,14 +65,7 @@ def decide(
 
 def created(decision: AutoCompactionDecision) -> ChildCompaction:
     (child,) = decision.create
-    TableReplace.model_validate(
-        {
-            "apiVersion": "tandem.dev/v1alpha1",
-            "kind": child.kind,
-            "metadata": {"name": child.name},
-            "spec": child.spec,
-        }
-    )
+    TableReplace.model_validate(document(child.kind, child.name, child.spec))
     return child
 
 
@@ -146,8 +141,7 @@ def test_where_files_must_go_whole_chunks_with_straddling_files_wait_and_the_sta
         live = index(holding("a", [on(4)]), holding("b", [on(5)]), other)
         decision = decide(live)
         assert "2026-01-04" in dropped(decision)[0]
-        taken = parse_any_interval(dropped(decision)[0])
-        assert taken is not None
+        taken = present(parse_any_interval(dropped(decision)[0]))
         assert taken.end_ms <= at("2026-01-05")
         alone = decide(index(holding("b", [on(5)]), other))
         assert alone.create == ()
@@ -306,8 +300,7 @@ def waiting(files: list[File], now: int) -> set[int]:
 def test_the_limit_is_a_border_of_chunks_and_the_last_one(
     granularity: Granularity, now_ms: int, rows_ms: int
 ) -> None:
-    limit = retention.limit_ms(rows_ms, granularity, now_ms)
-    assert limit is not None
+    limit = present(retention.limit_ms(rows_ms, granularity, now_ms))
     moment = datetime.fromtimestamp(limit / 1000, UTC)
     chunk = chunk_of(moment, granularity)
     assert chunk.start_ms == limit

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any, cast
 
-from reconcile.attempt import Attempt
-from reconcile.replaces import Replace, Replacing, finish_replace, start_replace, step_replace
-from reconcile.rewrites import Layout, Rewrite, decide_rewrite, finish_rewrite, start_rewrite
+from reconcile.replaces import Replace, finish_replace, start_replace, step_replace
+from reconcile.rewrites import decide_rewrite, finish_rewrite, start_rewrite
 from reconcile.statements import (
     Merge,
     Running,
@@ -134,42 +134,18 @@ def high(row: Row) -> bool:
 
 
 def rewrite_of(
-    name: str,
-    first: int,
-    count: int,
-    per_output: int,
-    *,
-    tries: int = 0,
-    layout: Layout | None = None,
-    each: bool = False,
-    takes: Callable[[Row], bool] | None = None,
-    copies: bool = False,
-    splits: bool = False,
+    name: str, first: int, count: int, per_output: int, *, tries: int = 0, **more: Any
 ) -> Operation:
-    """A compaction or a segment rewrite of `count` files from the `first` on."""
+    """A compaction or a segment rewrite of `count` files from the `first` on. `tries`: how often
+    another writer may take the version that it is for."""
 
     def begin(world: World, _: object) -> object:
         paths = sorted(world.views[-1])[first : first + count]
-        return start_rewrite(
-            world,
-            paths,
-            per_output,
-            layout=layout,
-            each=each,
-            takes=takes,
-            copies=copies,
-            splits=splits,
-        )
+        return start_rewrite(world, paths, per_output, **more)
 
-    def attempt(world: World, job: object) -> object:
-        assert isinstance(job, Rewrite)
-        return decide_rewrite(world, job)  # perhaps another writer takes that version
-
-    def end(world: World, job: object) -> object:
-        assert isinstance(job, Rewrite)
-        return finish_rewrite(world, job)
-
-    return Operation(name, (begin, *[attempt] * tries, end))
+    return Operation(
+        name, (begin, *[cast(Step, decide_rewrite)] * tries, cast(Step, finish_rewrite))
+    )
 
 
 def append_and_compact(world: World, _: object) -> object:
@@ -197,31 +173,17 @@ def statement_of_ours(statement: Statement, rounds: int = 0) -> Operation:
             return carry_statement(world, running, outcome)
         return running if outcome is None else outcome
 
-    def end(world: World, running: object) -> object:
-        assert isinstance(running, Running)
-        return finish_statement(world, running)
-
     name = statement.name + (" in rounds" if rounds else "")
-    return Operation(name, (begin, *[one_round] * rounds, end))
+    return Operation(name, (begin, *[one_round] * rounds, cast(Step, finish_statement)))
 
 
 def replace_of(asked: Replace, *, tries: int = 0) -> Operation:
     def begin(world: World, _: object) -> object:
         return start_replace(world, asked)
 
-    def attempt(world: World, running: object) -> object:
-        assert isinstance(running, Replacing)
-        running = step_replace(world, running)  # perhaps another writer takes that version
-        if not world.rules.cutoff_moves:
-            return running
-        return replace(running, cutoff=world.latest, attempt=Attempt(0), is_done=False)
-
-    def end(world: World, running: object) -> object:
-        assert isinstance(running, Replacing)
-        return finish_replace(world, running)
-
     name = asked.name + (", put lost" if tries else "")
-    return Operation(name, (begin, *[attempt] * tries, end))
+    steps = (begin, *[cast(Step, step_replace)] * tries, cast(Step, finish_replace))
+    return Operation(name, steps)
 
 
 def one(name: str, step: Step) -> Operation:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from reconcile.statements import Statement, finish_statement, start_statement
 from reconcile.theirs import append
-from reconcile.world import Entry, Row, Rules, Serial, World, problem
+from reconcile.world import Entry, Row, Serial, World, problem
 from tandem.reconcile.model import ChangeKind
 from tandem.reconcile.statement import ReadyToCommit
 
@@ -23,7 +23,7 @@ def updates(value: int, to: int) -> Statement:
 class Table:
     """A table whose segments are files, loaded one by one."""
 
-    world: World = field(default_factory=lambda: World(Rules()))
+    world: World = field(default_factory=World)
 
     def __post_init__(self) -> None:
         empty = Serial("create", lambda _: [])

@@ -15,7 +15,7 @@ from tandem.operations.kinds.job_files import changes_of
 from tandem.operations.model import CommitContent, OutputFileChange
 from tandem.reconcile.model import ChangeKind
 from tandem.reconcile.outcomes import StatementConflict
-from tandem.reconcile.replace import Removal
+from tandem.reconcile.replace import Removal, RowAges, decide
 from tandem.spec.replace import Scope
 
 
@@ -74,12 +74,11 @@ def removal(world: World, running: Replacing) -> Removal | None:
         cutoff = world.view(running.cutoff)
         if cutoff is None:
             return None  # its process has kept it; a later one ends in a conflict
-        ages = world.rules.ages(cutoff, running.named).after(
-            world.summaries(running.cutoff), world.view, world.maps
-        )
+        since = world.summaries(running.cutoff)
+        ages = RowAges(cutoff, running.named).after(since, world.view, world.maps)
     now = world.view(world.latest)
     assert now is not None
-    found = world.rules.replace(
+    found = decide(
         asked.scope,
         world.views[-1],
         now,

@@ -150,7 +150,7 @@ def decide_rewrite(world: World, job: Rewrite) -> Rewrite:
     }
     attempt, heirs = heirs_of(world, job.attempt, files, job.since, gone)
     moved = dict(job.moved)
-    decision: rule.RewriteDecision = world.rules.rewrite(
+    decision: rule.RewriteDecision = rule.rewrite(
         job.inputs,
         view,
         job.row_map,

@@ -22,7 +22,7 @@ from itertools import combinations_with_replacement, islice
 
 from reconcile import without_vectors
 from reconcile.alphabet import ALPHABET, Operation
-from reconcile.world import Rules, World, initial, problem
+from reconcile.world import World, initial, problem
 from tandem.errors import TandemError
 
 EVERYTHING = sys.maxsize
@@ -35,7 +35,6 @@ Stop = Callable[["Report"], object]
 class Failure:
     history: tuple[str, ...]
     what: str
-    refused: bool = False  # by our own counts; else the table has wrong rows
 
     def __str__(self) -> str:
         return "\n".join([*(f"  {line}" for line in self.history), f"  => {self.what}"])
@@ -45,20 +44,17 @@ class Failure:
 class Report:
     histories: int = 0
     failures: int = 0
-    wrong: int = 0  # of the failures, those that were published
     first: Failure | None = None
     seconds: float = 0.0
 
     def add(self, failure: Failure) -> None:
         self.failures += 1
-        self.wrong += not failure.refused
         self._keep(failure)
 
     def merge(self, other: Report) -> None:
         """Take in what another process found at the same time."""
         self.histories += other.histories
         self.failures += other.failures
-        self.wrong += other.wrong
         self.seconds = max(self.seconds, other.seconds)
         self._keep(other.first)
 
@@ -76,11 +72,6 @@ def never(_: Report) -> bool:
 
 def failed(report: Report) -> bool:
     return report.failures > 0
-
-
-def wrong(report: Report) -> bool:
-    """Wrong rows were published: what our own counts refuse is not enough."""
-    return report.wrong > 0
 
 
 def interleavings(operations: Sequence[Operation], world: World) -> Iterator[Failure | None]:
@@ -102,7 +93,7 @@ def interleavings(operations: Sequence[Operation], world: World) -> Iterator[Fai
             try:
                 result = operation.steps[done[index]](after, memory[index])
             except TandemError as error:
-                yield Failure((*trace, line), f"refused: {error}", refused=True)
+                yield Failure((*trace, line), f"refused: {error}")
                 continue
             yield from go(
                 after,
@@ -129,7 +120,7 @@ def ended(
             if operation.end is not None:
                 operation.end(world, result)
         except TandemError as error:
-            return Failure((*trace, operation.name), f"refused: {error}", refused=True)
+            return Failure((*trace, operation.name), f"refused: {error}")
     what = problem(world)
     return Failure(tuple(trace), what) if what else None
 
@@ -146,7 +137,6 @@ def search(
     size: int,
     *,
     seed: int = 0,
-    rules: Rules | None = None,
     stop: Stop = never,
     part: tuple[int, int] = (0, 1),
 ) -> Report:
@@ -155,7 +145,7 @@ def search(
     report = Report()
     begin = time.perf_counter()
     for operations in islice(choices(seed), part[0], None, part[1]):
-        for failure in interleavings(operations, initial(rules or Rules())):
+        for failure in interleavings(operations, initial()):
             report.histories += 1
             if failure is not None:
                 report.add(failure)
@@ -169,7 +159,6 @@ def search_without_vectors(
     size: int,
     *,
     seed: int = 0,
-    rules: Rules | None = None,
     stop: Stop = never,
     part: tuple[int, int] = (0, 1),
 ) -> Report:
@@ -182,7 +171,7 @@ def search_without_vectors(
     else:
         chosen = (without_vectors.some_choice(rng) for _ in range(size))
     for choice in chosen:
-        world = choice.world(rules or Rules())
+        world = choice.world()
         found: Iterable[Failure | None]
         if size >= EVERYTHING // part[1]:
             found = interleavings(choice.operations, world)
@@ -202,7 +191,6 @@ def search_at_random(
     size: int,
     *,
     seed: int = 0,
-    rules: Rules | None = None,
     operations: int = 6,
     stop: Stop = never,
 ) -> Report:
@@ -213,7 +201,7 @@ def search_at_random(
     for _ in range(size):
         chosen = [rng.choice(ALPHABET) for _ in range(rng.randint(4, operations))]
         report.histories += 1
-        world = initial(rules or Rules(), vectors=rng.random() < 0.5)
+        world = initial(vectors=rng.random() < 0.5)
         failure = run_one(chosen, rng, world)
         if failure is not None:
             vectors = "on" if world.vectors else "off"
@@ -241,7 +229,7 @@ def run_one(operations: Sequence[Operation], rng: random.Random, world: World) -
         try:
             memory[index] = operation.steps[done[index]](world, memory[index])
         except TandemError as error:
-            return Failure(tuple(trace), f"refused: {error}", refused=True)
+            return Failure(tuple(trace), f"refused: {error}")
         done[index] += 1
         what = problem(world) if world.latest > before else ""
         if what:

@@ -14,6 +14,7 @@ from pyroaring import BitMap64
 
 from reconcile.attempt import Attempt, carry, put
 from reconcile.world import Entry, Rows, Serial, Working, World
+from support.present import present
 from tandem.delta.actions import AddFile
 from tandem.jobs.formats import InputFile
 from tandem.operations.kinds.job_files import changes_of
@@ -162,7 +163,7 @@ def start_statement(world: World, statement: Statement, version: int | None = No
 
 def decide(world: World, running: Running) -> rule.Outcome:
     row_maps: RowMaps = world.maps
-    outcome: rule.Outcome = world.rules.decide(
+    outcome: rule.Outcome = rule.decide(
         running.progress,
         world.summaries(running.progress.evaluated_at),
         view=world.view,
@@ -247,8 +248,7 @@ def _content_of_statement(
         outputs = [*((path, hidden or None) for path, hidden in moved.items())]
         outputs += [(path, None) for path in agreed.fresh]
         for edit in edits:
-            add = view.add(edit.path)
-            assert add is not None
+            add = present(view.add(edit.path))
             if edit.is_whole:
                 removes.append(add)
                 continue
@@ -279,8 +279,7 @@ def _replacement(world: World, new: UpdatedRows) -> ReplacedRows:
 
 
 def _put_statement(world: World, running: Running) -> Running:
-    commit = running.agreed
-    assert commit is not None
+    commit = present(running.agreed)
     statement, token = running.statement, running.token
     # It read every append up to the version that it was last evaluated at.
     passable: int | None = commit.progress.evaluated_at

@@ -17,6 +17,7 @@ from reconcile.obvious import ObviousMap
 from reconcile.rewrites import Layout, finish_rewrite, start_rewrite
 from reconcile.statements import Running, Statement, decide, finish_statement, start_statement
 from reconcile.theirs import append, foreign, foreign_optimize, purge, restore
+from support.present import present
 from tandem.errors import CountMismatch, RowMapInvalid
 from tandem.reconcile.rewrite import RewriteDecision, rewrite
 from tandem.reconcile.statement import ReadyToCommit, Reexecute
@@ -47,8 +48,7 @@ def compact(
 
 
 def finish(table: Table, running: Running) -> ReadyToCommit:
-    commit = finish_statement(table.world, running)
-    assert commit is not None
+    commit = present(finish_statement(table.world, running))
     table.check()
     return commit
 
@@ -196,8 +196,7 @@ def test_I16_updates_are_replayed_in_order_once_and_again_the_same(
     job = start_rewrite(table.world, table.visible(), 5, layout=layout)
     table.run(updates(12, 50))
     table.run(updates(50, 60))
-    view = table.world.view(table.world.latest)
-    assert view is not None
+    view = present(table.world.view(table.world.latest))
     assert rewrite(job.inputs, view, job.row_map) == rewrite(job.inputs, view, job.row_map)
     table.run(updates(60, 12))
     decision = finish_rewrite(table.world, job)
@@ -221,8 +220,7 @@ def test_I17_a_map_that_loses_a_row_publishes_nothing(table: Table) -> None:
     job = start_rewrite(table.world, table.visible(), 5, layout=by_value)
     table.run(deletes(12))
     files = {file.path: (file.rows, file.dead_at_read) for file in job.inputs}
-    view = table.world.view(table.world.latest)
-    assert view is not None
+    view = present(table.world.view(table.world.latest))
     for lost in job.places:
         lying = ObviousMap(files, [place for place in job.places if place is not lost])
         with pytest.raises((CountMismatch, RowMapInvalid)):
@@ -349,8 +347,7 @@ def test_masked_rows_never_accumulate(table: Table) -> None:
     """A row that was deleted and came back is live again, whatever was read in between (I-16)."""
     job = start_rewrite(table.world, table.visible(), 5, layout=by_value)
     foreign(deletes(12), vectors=True)(table.world, None)
-    view = table.world.view(table.world.latest)
-    assert view is not None
+    view = present(table.world.view(table.world.latest))
     assert rewrite(job.inputs, view, job.row_map).counts.deletes_remapped == 1
     restore(1)(table.world, None)
     decision = finish_rewrite(table.world, job)

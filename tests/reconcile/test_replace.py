@@ -27,7 +27,8 @@ from reconcile.theirs import (
     replace_where,
     restore,
 )
-from reconcile.world import Rules, World, initial, problem
+from reconcile.world import World, initial, problem
+from support.present import present
 from tandem.errors import Reason
 from tandem.reconcile.model import ChangeKind, FileState
 from tandem.reconcile.outcomes import StatementConflict
@@ -102,13 +103,12 @@ MIXED: Mapping[str, tuple[Step, ...]] = {
 @pytest.mark.parametrize("name", KNOWN)
 def test_old_rows_go_and_late_ones_stay(name: str) -> None:
     steps, late = KNOWN[name]
-    world = initial(Rules())
+    world = initial()
     running = start_replace(world, ALL_ROWS)
     for step in steps:
         step(world, None)
     before = len(world.rows_at(world.latest))
-    found = finish_replace(world, running)
-    assert found is not None
+    found = present(finish_replace(world, running))
     assert found.late == late
     assert found.rows == before - late
     assert len(world.rows_at(world.latest)) == late + 1
@@ -117,7 +117,7 @@ def test_old_rows_go_and_late_ones_stay(name: str) -> None:
 
 @pytest.mark.parametrize("name", MIXED)
 def test_rows_of_unknown_age_end_it(name: str) -> None:
-    world = initial(Rules())
+    world = initial()
     running = start_replace(world, ALL_ROWS)
     for step in MIXED[name]:
         step(world, None)
@@ -128,20 +128,19 @@ def test_rows_of_unknown_age_end_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*KNOWN, *MIXED])
 def test_at_commit_all_rows_in_scope_go(name: str) -> None:
-    world = initial(Rules())
+    world = initial()
     running = start_replace(world, Replace("x", Scope.AT_COMMIT, (3,), low=0, high=1_000))
     for step in KNOWN[name][0] if name in KNOWN else MIXED[name]:
         step(world, None)
     before = len(world.rows_at(world.latest))
-    found = finish_replace(world, running)
-    assert found is not None
+    found = present(finish_replace(world, running))
     assert (found.rows, found.late) == (before, 0)
     assert len(world.rows_at(world.latest)) == 1
 
 
 def test_rows_that_a_restore_brings_back_from_before_the_cutoff_are_unknown() -> None:
     """They were dead at the cutoff, and did not come after it."""
-    world = initial(Rules())
+    world = initial()
     foreign(FOREIGN_DELETE, vectors=True)(world, None)
     running = start_replace(world, ALL_ROWS)
     restore(None)(world, None)
@@ -149,7 +148,7 @@ def test_rows_that_a_restore_brings_back_from_before_the_cutoff_are_unknown() ->
 
 
 def test_rows_outside_the_scope_do_not_matter_however_old_they_are() -> None:
-    world = initial(Rules())
+    world = initial()
     running = start_replace(world, Replace("x", Scope.AT_START, low=0, high=2))
     append(3, 8)(world, None)
     foreign_optimize(99)(world, None)
@@ -161,43 +160,39 @@ def test_rows_outside_the_scope_do_not_matter_however_old_they_are() -> None:
 
 
 def test_an_update_moves_a_row_out_of_the_scope_or_into_it() -> None:
-    world = initial(Rules())
+    world = initial()
     running = start_replace(world, Replace("x", Scope.AT_START, low=5, high=6))
     foreign(FOREIGN_UPDATE, vectors=True)(world, None)  # 4 becomes 15, 2 becomes 9, 6 becomes 21
     update_all(world, None)  # 5 becomes 11
-    found = finish_replace(world, running)
-    assert found is not None
+    found = present(finish_replace(world, running))
     assert found.rows == 0
     into = start_replace(world, Replace("y", Scope.AT_START, low=23, high=24))
     update_all(world, None)  # 11 becomes 23
-    found = finish_replace(world, into)
-    assert found is not None
+    found = present(finish_replace(world, into))
     assert found.rows == 1
     assert problem(world) == ""
 
 
 def test_a_named_segment_goes_whole_and_its_rows_are_followed() -> None:
-    world = initial(Rules())
+    world = initial()
     running = start_replace(world, Replace("repair", Scope.AT_START, (1,), first_file=True))
     append(3, 8)(world, None)
     optimize_all(world, None)
-    found = finish_replace(world, running)
-    assert found is not None
+    found = present(finish_replace(world, running))
     assert (found.rows, found.late) == (3, 2)
     assert problem(world) == ""
 
 
 def test_other_rows_and_late_ones_together_stay_if_a_segment_is_replaced() -> None:
     """A foreign compaction of all files but the named one mixes them."""
-    world = initial(Rules())
+    world = initial()
     running = start_replace(world, Replace("repair", Scope.AT_START, (1,), first_file=True))
     assert running.named is not None
     (named,) = running.named
     append(3, 8)(world, None)
     append(4)(world, None)
     optimize_but(named)(world, None)
-    found = finish_replace(world, running)
-    assert found is not None
+    found = present(finish_replace(world, running))
     assert (found.rows, found.late) == (3, 6)
     assert problem(world) == ""
 
@@ -232,17 +227,15 @@ def test_a_file_without_a_live_row_in_scope_stays_as_it_is() -> None:
 
 
 def test_a_conflict_names_commit_files_and_remedy() -> None:
-    world = initial(Rules())
-    cutoff = world.view(0)
-    assert cutoff is not None
+    world = initial()
+    cutoff = present(world.view(0))
     append(3)(world, None)
     who = "WRITE by someone (version 2, 2026-01-01T00:00:00Z)"
     world.log[-1] = world.log[-1].__class__(
         ChangeKind.CHANGE, world.log[-1].files, world.log[-1].serial, who=who
     )
     ages = RowAges(cutoff).after(world.summaries(0), world.view, {})
-    now = world.view(1)
-    assert now is not None
+    now = present(world.view(1))
     found = decide(Scope.AT_START, world.views[-1], now, lambda _: BitMap64([0]), ages)
     assert isinstance(found, StatementConflict)
     assert found.cause is not None

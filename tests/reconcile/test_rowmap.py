@@ -1,23 +1,21 @@
-"""Row maps against a plain list of rows: every direction, every damage to the bytes."""
+"""Row maps: what they say of files in order, every damage to the bytes. Against a plain list of
+rows: `test_rowmap_permuted.py`."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import random
 import struct
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from reconcile.damage import require_damage_noticed
+from reconcile.damage import require_damage_noticed, with_header
 from support.calls import count_calls
-from support.some import few
 from tandem.errors import ManifestInvalid, RowMapInvalid
 from tandem.rowmap.binary_format import from_bytes, to_bytes
 from tandem.rowmap.rowmap import (
@@ -41,81 +39,6 @@ def build(dead: list[tuple[int, set[int]]], cuts: list[tuple[int, int, int, str]
     for index, start, end, output in cuts:
         builder.add_run(f"i{index}", start, end, output)
     return builder.build()
-
-
-@st.composite
-def rewrites(draw: st.DrawFn) -> tuple[RowMap, dict[tuple[str, int], tuple[str, int]]]:
-    """A map, and the same as a plain dictionary made by walking over the rows one by one."""
-    sizes = draw(st.lists(st.integers(0, 12), min_size=1, max_size=4))
-    dead = [draw(st.sets(st.integers(0, rows - 1))) if rows else set() for rows in sizes]
-    per_output = draw(st.integers(1, 9))
-    plain: dict[tuple[str, int], tuple[str, int]] = {}
-    builder = RowMapBuilder(IDENTITY)
-    written = 0
-    for index, rows in enumerate(sizes):
-        builder.add_input(f"i{index}", rows, BitMap64(sorted(dead[index])))
-        start = 0
-        for position in range(rows):
-            if position in dead[index]:
-                continue
-            output, place = divmod(written, per_output)
-            plain[(f"i{index}", position)] = (f"o{output}", place)
-            written += 1
-            if written % per_output == 0:
-                builder.add_run(f"i{index}", start, position + 1, f"o{output}")
-                start = position + 1
-        if start < rows and any(p not in dead[index] for p in range(start, rows)):
-            builder.add_run(f"i{index}", start, rows, f"o{written // per_output}")
-    return builder.build(), plain
-
-
-@settings(max_examples=few(38, 300), deadline=None)
-@given(rewrites(), st.randoms(use_true_random=False))
-def test_both_directions_equal_a_walk_over_the_rows(
-    rewrite: tuple[RowMap, dict[tuple[str, int], tuple[str, int]]], rng: random.Random
-) -> None:
-    row_map, plain = rewrite
-    for file in row_map.inputs:
-        asked = {p for p in range(file.rows) if rng.random() < rng.choice((0.2, 0.9))}
-        expected: dict[str, set[int]] = {}
-        for position in asked:
-            if (file.path, position) in plain:
-                output, place = plain[(file.path, position)]
-                expected.setdefault(output, set()).add(place)
-        found = row_map.forward(file.path, BitMap64(sorted(asked)))
-        assert {path: set(rows) for path, rows in found.items()} == expected
-        everything = row_map.forward(file.path, BitMap64(range(file.rows)))
-        assert everything == row_map.forward_all(file.path)
-    back = {there: here for here, there in plain.items()}
-    for written in row_map.outputs:
-        asked = {p for p in range(written.rows) if rng.random() < rng.choice((0.2, 0.9))}
-        expected = {}
-        for position in asked:
-            input_, place = back[(written.path, position)]
-            expected.setdefault(input_, set()).add(place)
-        found = row_map.backward(written.path, BitMap64(sorted(asked)))
-        assert {path: set(rows) for path, rows in found.items()} == expected
-        assert set(row_map.sources(written.path)) == {
-            path for (path, _), (output, _) in plain.items() if output == written.path
-        }
-    assert from_bytes(to_bytes(row_map), expected=IDENTITY) == row_map
-
-
-@settings(max_examples=few(13, 100), deadline=None)
-@given(rewrites(), st.randoms(use_true_random=False))
-def test_pairs_keep_the_order_they_are_asked_in(
-    rewrite: tuple[RowMap, dict[tuple[str, int], tuple[str, int]]], rng: random.Random
-) -> None:
-    row_map, plain = rewrite
-    for file in row_map.inputs:
-        asked = list(range(file.rows))
-        rng.shuffle(asked)
-        outputs, places = row_map.locate(file.path, np.array(asked, dtype=np.int64))
-        found = [
-            (row_map.outputs[o].path, p) if o >= 0 else None
-            for o, p in zip(outputs.tolist(), places.tolist(), strict=True)
-        ]
-        assert found == [plain.get((file.path, p)) for p in asked]
 
 
 def test_inputs_split_and_merged_over_outputs() -> None:
@@ -239,16 +162,6 @@ def test_changed_rows_that_no_output_has_are_refused(changed: dict[str, BitMap64
     row_map = edited({})
     with pytest.raises(RowMapInvalid, match="a changed row of"):
         RowMap(IDENTITY, row_map.inputs, row_map.outputs, row_map.runs, (), changed)
-
-
-def with_header(data: bytes, change: Callable[[dict[str, Any]], object]) -> bytes:
-    """A map with another header, and a checksum that fits."""
-    size = struct.unpack_from("<I", data, 12)[0]
-    header = json.loads(data[24 : 24 + size])
-    change(header)
-    text = json.dumps(header, separators=(",", ":")).encode()
-    found = data[:12] + struct.pack("<I", len(text)) + data[16:24] + text + data[24 + size : -32]
-    return found + hashlib.sha256(found).digest()
 
 
 @pytest.mark.parametrize(

@@ -11,17 +11,18 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from math import factorial, prod
+from typing import Any, cast
 
 from pyroaring import BitMap64
 
 from reconcile.alphabet import Operation
-from reconcile.replaces import Replace, Replacing, finish_replace, start_replace, step_replace
-from reconcile.rewrites import Layout, Rewrite, finish_rewrite, start_rewrite, step_rewrite
+from reconcile.replaces import Replace, finish_replace, start_replace, step_replace
+from reconcile.rewrites import finish_rewrite, start_rewrite, step_rewrite
 from reconcile.statements import (
     Merge,
-    Running,
     Statement,
     advance_statement,
     finish_statement,
@@ -36,7 +37,7 @@ from reconcile.theirs import (
     restore,
     switch_vectors,
 )
-from reconcile.world import Entry, Row, Rules, Serial, World
+from reconcile.world import Entry, Row, Serial, World
 from tandem.reconcile.model import ChangeKind
 from tandem.spec.replace import Scope
 from tandem.spec.update import Isolation
@@ -49,9 +50,9 @@ def key(x: int) -> int:
     return x % 10
 
 
-def table(rules: Rules, *, vectors: bool, deleted: bool) -> World:
+def table(*, vectors: bool, deleted: bool) -> World:
     """`deleted`: a row was deleted by a vector at a time when they were on."""
-    world = World(rules, vectors=vectors)
+    world = World(vectors=vectors)
     a = world.write([(0, 1), (1, 2)])
     b = world.write([(2, 3), (3, 4)])
     z = world.write([(4, 51)])
@@ -64,57 +65,26 @@ def table(rules: Rules, *, vectors: bool, deleted: bool) -> World:
 # --- What we do ----------------------------------------------------------------------------------
 
 
-def rewrite_of(
-    name: str,
-    files: int,
-    *,
-    layout: Layout | None = None,
-    copies: bool = False,
-    splits: bool = False,
-) -> Operation:
-    def begin(world: World, _: object) -> object:
-        chosen = sorted(world.views[-1])[:files]
-        return start_rewrite(world, chosen, 99, layout=layout, copies=copies, splits=splits)
+def of_ours(name: str, start: Callable[[World], object], step: object, end: object) -> Operation:
+    steps = (lambda world, _: start(world), *[cast(Step, step)] * (STEPS - 1))
+    return Operation(name, steps, cast(Step, end))
 
-    def step(world: World, job: object) -> object:
-        assert isinstance(job, Rewrite)
-        return step_rewrite(world, job)
 
-    def end(world: World, job: object) -> object:
-        assert isinstance(job, Rewrite)
-        return finish_rewrite(world, job)
+def rewrite_of(name: str, files: int, **more: Any) -> Operation:
+    def start(world: World) -> object:
+        return start_rewrite(world, sorted(world.views[-1])[:files], 99, **more)
 
-    return Operation(name, (begin, step, step), end)
+    return of_ours(name, start, step_rewrite, finish_rewrite)
 
 
 def statement_of_ours(statement: Statement) -> Operation:
-    def begin(world: World, _: object) -> object:
-        return start_statement(world, statement)
-
-    def step(world: World, running: object) -> object:
-        assert isinstance(running, Running)
-        return advance_statement(world, running)
-
-    def end(world: World, running: object) -> object:
-        assert isinstance(running, Running)
-        return finish_statement(world, running)
-
-    return Operation(statement.name, (begin, step, step), end)
+    start = partial(start_statement, statement=statement)
+    return of_ours(statement.name, start, advance_statement, finish_statement)
 
 
 def replace_of(asked: Replace) -> Operation:
-    def begin(world: World, _: object) -> object:
-        return start_replace(world, asked)
-
-    def step(world: World, running: object) -> object:
-        assert isinstance(running, Replacing)
-        return step_replace(world, running)
-
-    def end(world: World, running: object) -> object:
-        assert isinstance(running, Replacing)
-        return finish_replace(world, running)
-
-    return Operation(asked.name, (begin, step, step), end)
+    start = partial(start_replace, asked=asked)
+    return of_ours(asked.name, start, step_replace, finish_replace)
 
 
 def update(name: str, *keys: int, serializable: bool = False, moves: bool = False) -> Statement:
@@ -215,8 +185,8 @@ class Choice:
         others = [Operation("others: " + ", ".join(self.theirs), steps)] if steps else []
         return (*(OURS[name] for name in self.ours), *others)
 
-    def world(self, rules: Rules) -> World:
-        return table(rules, vectors=self.vectors, deleted=self.deleted)
+    def world(self) -> World:
+        return table(vectors=self.vectors, deleted=self.deleted)
 
     @property
     def described(self) -> str:

@@ -16,9 +16,6 @@ from dataclasses import dataclass, field
 from pyroaring import BitMap64
 
 from tandem.delta.actions import AddFile
-from tandem.reconcile import replace as replaces
-from tandem.reconcile import rewrite as rewrites
-from tandem.reconcile import statement as statements
 from tandem.reconcile.classify import gap
 from tandem.reconcile.model import (
     ChangeKind,
@@ -27,7 +24,6 @@ from tandem.reconcile.model import (
     NewRows,
     RowMapLike,
 )
-from tandem.reconcile.replace import RowAges
 
 Row = tuple[int, int]
 Rows = list[Row]
@@ -85,20 +81,8 @@ class Working:
         """Nothing to do; but an `isinstance` check for a view that has it is fast."""
 
 
-@dataclass(frozen=True)
-class Rules:
-    """The rules under test. The naive ones that must be caught are in `test_search`."""
-
-    rewrite: Callable[..., rewrites.RewriteDecision] = rewrites.rewrite
-    decide: Callable[..., statements.Outcome] = statements.decide
-    replace: Callable[..., object] = replaces.decide
-    ages: type[RowAges] = RowAges
-    cutoff_moves: bool = False  # at a retry
-
-
 @dataclass
 class World:
-    rules: Rules
     files: dict[str, tuple[Row, ...]] = field(default_factory=dict)
     views: list[View] = field(default_factory=list)
     log: list[Entry] = field(default_factory=list)  # log[v] made views[v]; log[0] the table
@@ -113,7 +97,6 @@ class World:
 
     def copy(self) -> World:
         return World(
-            self.rules,
             dict(self.files),
             list(self.views),
             list(self.log),
@@ -183,10 +166,10 @@ class World:
         return found
 
 
-def initial(rules: Rules, *, vectors: bool = True) -> World:
+def initial(*, vectors: bool = True) -> World:
     """Three files, six live rows, one row deleted already: by a deletion vector, which may be of
     an earlier time if the table has them off, without `vectors`."""
-    world = World(rules, vectors=vectors)
+    world = World(vectors=vectors)
     a = world.write([(0, 1), (1, 2), (2, 3)])
     b = world.write([(3, 5), (4, 9), (5, 4)])
     c = world.write([(6, 6)])

@@ -44,19 +44,22 @@ def sidecar(**fields: Any) -> Json:
     return {"name": "beside", "image": "i", **fields}
 
 
+POD = "spec.driver.template.spec"
+CONTAINER = f"{POD}.containers.{DRIVER}"
+
+
+def setting(key: str, value: str = "x") -> tuple[Json, str]:
+    """A setting of Spark, and its path."""
+    return conf(key, value), f"spec.sparkConf.{key}"
+
+
 HOSTILE: dict[str, tuple[Json, str]] = {
-    "a pod without its account": (
-        conf(
-            "spark.kubernetes.driver.pod.excludedFeatureSteps",
-            "org.apache.spark.deploy.k8s.features.DriverKubernetesCredentialsFeatureStep",
-        ),
-        "spec.sparkConf.spark.kubernetes.driver.pod.excludedFeatureSteps",
+    "a pod without its account": setting(
+        "spark.kubernetes.driver.pod.excludedFeatureSteps",
+        "org.apache.spark.deploy.k8s.features.DriverKubernetesCredentialsFeatureStep",
     ),
-    "a claim that the submitter creates": (
-        conf(
-            "spark.kubernetes.driver.volumes.persistentVolumeClaim.x.options.claimName", "OnDemand"
-        ),
-        "spec.sparkConf.spark.kubernetes.driver.volumes.persistentVolumeClaim",
+    "a claim that the submitter creates": setting(
+        "spark.kubernetes.driver.volumes.persistentVolumeClaim.x.options.claimName", "OnDemand"
     ),
     # Out of the pod.
     "host path": (
@@ -65,15 +68,14 @@ HOSTILE: dict[str, tuple[Json, str]] = {
     ),
     "host path in the pod template": (
         pod(volumes=[{"name": "h", "hostPath": {"path": "/var/run/containerd"}}]),
-        "spec.driver.template.spec.volumes.h.hostPath",
+        f"{POD}.volumes.h.hostPath",
     ),
     "host path of executors": (
         spec(executor={"template": {"spec": {"volumes": [{"name": "h", "hostPath": {}}]}}}),
         "spec.executor.template.spec.volumes.h.hostPath",
     ),
-    "host path by a setting": (
-        conf("spark.kubernetes.driver.volumes.hostPath.h.mount.path", "/host"),
-        "spec.sparkConf.spark.kubernetes.driver.volumes.hostPath.h.mount.path",
+    "host path by a setting": setting(
+        "spark.kubernetes.driver.volumes.hostPath.h.mount.path", "/host"
     ),
     "host path beside another volume": (
         spec(volumes=[{"name": "both", "emptyDir": {}, "hostPath": {"path": "/"}}]),
@@ -81,37 +83,25 @@ HOSTILE: dict[str, tuple[Json, str]] = {
     ),
     "nfs": (spec(volumes=[{"name": "n", "nfs": {"server": "s"}}]), "spec.volumes.n.nfs"),
     "host network": (driver(hostNetwork=True), "spec.driver.hostNetwork"),
-    "host network in the template": (
-        pod(hostNetwork=True),
-        "spec.driver.template.spec.hostNetwork",
-    ),
-    "host pid": (pod(hostPID=True), "spec.driver.template.spec.hostPID"),
-    "host ipc": (pod(hostIPC=True), "spec.driver.template.spec.hostIPC"),
-    "host port": (
-        container(ports=[{"containerPort": 1, "hostPort": 1}]),
-        f"spec.driver.template.spec.containers.{DRIVER}.ports",
-    ),
+    "host network in the template": (pod(hostNetwork=True), f"{POD}.hostNetwork"),
+    "host pid": (pod(hostPID=True), f"{POD}.hostPID"),
+    "host ipc": (pod(hostIPC=True), f"{POD}.hostIPC"),
+    "host port": (container(ports=[{"containerPort": 1, "hostPort": 1}]), f"{CONTAINER}.ports"),
     "probe of another host": (
         container(livenessProbe={"httpGet": {"host": "169.254.169.254", "port": 80}}),
-        f"spec.driver.template.spec.containers.{DRIVER}.httpGet.host",
+        f"{CONTAINER}.httpGet.host",
     ),
     "hook to another host": (
         driver(lifecycle={"preStop": {"httpGet": {"host": "10.0.0.1", "port": 1}}}),
         "spec.driver.httpGet.host",
     ),
     # More rights in it.
-    "privileged": (
-        context(privileged=True),
-        f"spec.driver.template.spec.containers.{DRIVER}.securityContext.privileged",
-    ),
+    "privileged": (context(privileged=True), f"{CONTAINER}.securityContext.privileged"),
     "privileged field": (
         driver(securityContext={"privileged": True}),
         "spec.driver.securityContext.privileged",
     ),
-    "root": (
-        driver(securityContext={"runAsUser": 0}),
-        "spec.driver.securityContext.runAsUser",
-    ),
+    "root": (driver(securityContext={"runAsUser": 0}), "spec.driver.securityContext.runAsUser"),
     "root pod": (
         driver(podSecurityContext={"runAsUser": 0}),
         "spec.driver.podSecurityContext.runAsUser",
@@ -126,7 +116,7 @@ HOSTILE: dict[str, tuple[Json, str]] = {
     ),
     "no context in the template": (
         container(securityContext=None),
-        f"spec.driver.template.spec.containers.{DRIVER}.securityContext.allowPrivilegeEscalation",
+        f"{CONTAINER}.securityContext.allowPrivilegeEscalation",
     ),
     "escalation": (
         driver(securityContext={"allowPrivilegeEscalation": True}),
@@ -146,31 +136,27 @@ HOSTILE: dict[str, tuple[Json, str]] = {
     ),
     "seccomp off in the pod": (
         pod(securityContext={"seccompProfile": {"type": "Unconfined"}}),
-        "spec.driver.template.spec.securityContext.seccompProfile",
+        f"{POD}.securityContext.seccompProfile",
     ),
-    "proc unmasked": (
-        context(procMount="Unmasked"),
-        f"spec.driver.template.spec.containers.{DRIVER}.securityContext.procMount",
-    ),
+    "proc unmasked": (context(procMount="Unmasked"), f"{CONTAINER}.securityContext.procMount"),
     "apparmor off": (
         driver(annotations={f"container.apparmor.security.beta.kubernetes.io/{DRIVER}": "x"}),
         f"spec.driver.annotations.container.apparmor.security.beta.kubernetes.io/{DRIVER}",
     ),
-    "apparmor off by a setting": (
-        conf("spark.kubernetes.driver.annotation.container.apparmor.security.beta", "unconfined"),
-        "spec.sparkConf.spark.kubernetes.driver.annotation.container.apparmor.security.beta",
+    "apparmor off by a setting": setting(
+        "spark.kubernetes.driver.annotation.container.apparmor.security.beta", "unconfined"
     ),
     "selinux": (
         context(seLinuxOptions={"type": "spc_t"}),
-        f"spec.driver.template.spec.containers.{DRIVER}.securityContext.seLinuxOptions",
+        f"{CONTAINER}.securityContext.seLinuxOptions",
     ),
     "sysctl": (
         pod(securityContext={"sysctls": [{"name": "kernel.core_pattern", "value": "|x"}]}),
-        "spec.driver.template.spec.securityContext.sysctls",
+        f"{POD}.securityContext.sysctls",
     ),
     "host process": (
         pod(securityContext={"windowsOptions": {"hostProcess": True}}),
-        "spec.driver.template.spec.securityContext.windowsOptions.hostProcess",
+        f"{POD}.securityContext.windowsOptions.hostProcess",
     ),
     "init container": (
         driver(initContainers=[sidecar()]),
@@ -178,7 +164,7 @@ HOSTILE: dict[str, tuple[Json, str]] = {
     ),
     "privileged init container": (
         pod(initContainers=[sidecar(securityContext={**SAFE, "privileged": True})]),
-        "spec.driver.template.spec.initContainers.beside.securityContext.privileged",
+        f"{POD}.initContainers.beside.securityContext.privileged",
     ),
     "privileged sidecar": (
         spec(executor={"sidecars": [sidecar(securityContext={**SAFE, "privileged": True})]}),
@@ -196,11 +182,10 @@ HOSTILE: dict[str, tuple[Json, str]] = {
     ),
     "another account in the template": (
         pod(serviceAccountName="admin"),
-        "spec.driver.template.spec.serviceAccountName",
+        f"{POD}.serviceAccountName",
     ),
-    "another account by a setting": (
-        conf("spark.kubernetes.authenticate.driver.serviceAccountName", "admin"),
-        "spec.sparkConf.spark.kubernetes.authenticate.driver.serviceAccountName",
+    "another account by a setting": setting(
+        "spark.kubernetes.authenticate.driver.serviceAccountName", "admin"
     ),
     "a proxy user": (spec(proxyUser="hdfs"), "spec.proxyUser"),
     # The Spark operator's own pod, in which spark-submit runs.
@@ -264,33 +249,32 @@ HOSTILE: dict[str, tuple[Json, str]] = {
     ),
     # Texts that Spark replaces in the Spark operator's pod, or that are for other programs.
     "a variable in an image's name": (spec(image="evil/${env:TOKEN}"), "spec.image"),
-    "a variable in a setting": (
-        conf("spark.kubernetes.driver.container.image", "evil/${env:TOKEN}"),
-        "spec.sparkConf.spark.kubernetes.driver.container.image",
+    "a variable in a setting": setting(
+        "spark.kubernetes.driver.container.image", "evil/${env:TOKEN}"
     ),
     "a path in a local file": (spec(deps={"jars": ["local:///a/../b.jar"]}), "spec.deps.jars"),
     "a pattern of files": (spec(deps={"files": ["local:///opt/*"]}), "spec.deps.files"),
     "another host's local file": (spec(deps={"files": ["local://h/a"]}), "spec.deps.files"),
-    "a listener": (conf("spark.extraListeners", "evil.Listener"), "spec.sparkConf.spark.extra"),
-    "an unknown setting": (conf("my.setting"), "spec.sparkConf.my.setting"),
+    "a listener": setting("spark.extraListeners", "evil.Listener"),
+    "an unknown setting": setting("my.setting"),
     "an unknown field": (spec(unknown=True), "spec.unknown"),
     "a field in another case": (spec(SparkConf={"spark.jars": "x"}), "spec.SparkConf"),
     "monitoring": (spec(monitoring={"exposeDriverMetrics": True}), "spec.monitoring"),
     "another scheduler": (spec(batchScheduler="volcano"), "spec.batchScheduler"),
-    "a node by name": (pod(nodeName="master"), "spec.driver.template.spec.nodeName"),
+    "a node by name": (pod(nodeName="master"), f"{POD}.nodeName"),
     "an owner of the pod": (
         driver(template={"metadata": {"ownerReferences": []}}),
         "spec.driver.template.metadata.ownerReferences",
     ),
     "an unknown field of a container": (
         container(volumeDevices=[{"devicePath": "/dev/sda"}]),
-        f"spec.driver.template.spec.containers.{DRIVER}.volumeDevices",
+        f"{CONTAINER}.volumeDevices",
     ),
     "a service's annotations": (
         driver(serviceAnnotations={"external-dns/hostname": "bank.example"}),
         "spec.driver.serviceAnnotations",
     ),
-}  # fmt: skip
+}
 
 # These are no question of policy: they are set by us, whatever it is.
 OURS = {
@@ -359,13 +343,10 @@ SPLIT: dict[str, tuple[Json, str]] = {
     "a text for a list": (spec(deps={"jars": "local:///x,http://evil"}), "spec.deps.jars"),
     "an empty item": (spec(deps={"pyFiles": [""]}), "spec.deps.pyFiles.0"),
     "commas in a secret of images": (spec(imagePullSecrets=["a,b"]), "spec.imagePullSecrets.0"),
-    "a line break in a value": (
-        conf("spark.executor.memory", "1g\nspark.jars=x"),
-        "spec.sparkConf.spark.executor.memory",
-    ),
+    "a line break in a value": setting("spark.executor.memory", "1g\nspark.jars=x"),
     "a line break in an image": (spec(image="mine\n"), "spec.image"),
     "a line break in Java options": (driver(javaOptions="-Xss1m\n"), "spec.driver.javaOptions"),
-    "a mapping as a value": (conf("spark.executor.memory", {"a": 1}), "spec.sparkConf.spark.ex"),  # type: ignore[arg-type]
+    "a mapping as a value": setting("spark.executor.memory", {"a": 1}),  # type: ignore[arg-type]
     "= in a label": (driver(labels={"a=b": "c"}), "spec.driver.labels.a=b"),
     "= in an annotation": ({"metadata": {"annotations": {"a=b": "c"}}}, "metadata.annotations.a=b"),
     "= in a node selector": (spec(nodeSelector={"a=b": "c"}), "spec.nodeSelector.a=b"),
@@ -382,15 +363,11 @@ SPLIT: dict[str, tuple[Json, str]] = {
         driver(javaOptions="-Xss1m -Dspark.sql.ansi.enabled=false"),
         "spec.driver.javaOptions",
     ),
-    "the same in quotes": (
-        conf("spark.driver.extraJavaOptions", "'-Ds'\\park.sql.ansi.enabled=false"),
-        "spec.sparkConf.spark.driver.extraJavaOptions",
+    "the same in quotes": setting(
+        "spark.driver.extraJavaOptions", "'-Ds'\\park.sql.ansi.enabled=false"
     ),
-    "a pinned setting in another case": (
-        conf("Spark.SQL.ansi.Enabled", "false"),
-        "spec.sparkConf.Spark.SQL.ansi.Enabled",
-    ),
-    "a session elsewhere": (conf("spark.remote", "sc://evil"), "spec.sparkConf.spark.remote"),
+    "a pinned setting in another case": setting("Spark.SQL.ansi.Enabled", "false"),
+    "a session elsewhere": setting("spark.remote", "sc://evil"),
 }
 
 HARMLESS: dict[str, Json] = {

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.documents import document
 from support.some import few
 from tandem import spec
 from tandem.errors import InvalidSpec, LocationNotAllowed
@@ -28,12 +29,7 @@ RULES = ("team-a=s3://lake/team-a", "team-b=s3://lake/team-b/", "sand-*=file:///
 
 def table(location: str, namespace: str = "team-a", **storage: Any) -> LakeTable:
     found = spec.parse(
-        {
-            "apiVersion": "tandem.dev/v1alpha1",
-            "kind": "LakeTable",
-            "metadata": {"name": "t", "namespace": namespace},
-            "spec": {"location": location, "storage": storage},
-        }
+        document("LakeTable", "t", {"location": location, "storage": storage}, namespace=namespace)
     )
     assert isinstance(found, LakeTable)
     return found

@@ -1,24 +1,51 @@
-"""What a log and the files of a job lead to: nothing outside of the table, but below the prefixes
-of its namespace. Both are in the bucket, where others write who have no say in the cluster."""
+"""Secrets in logs, jobs and records: none."""
 
 from __future__ import annotations
 
+import base64
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
+from aetcd import rpc
+from deltalake import DeltaTable, write_deltalake
 
+from cluster_processes import REPOSITORY
+from security.canaries import Canaries, command_lines, objects
+from security.locked_etcd import Locked, locked_etcd
+from support.cluster.operator_thread import Resources, condition
 from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
+from support.lake.lake import DELETION_VECTORS
+from support.waiting import await_that
 from tandem.delta.dv import load
 from tandem.delta.log.codec import encode_action
 from tandem.errors import LocationNotAllowed, ManifestInvalid, TandemError
 from tandem.jobs.formats import AnyJob, IngestJob, JobSpec, JobTable, MergeJob
+from tandem.operations.attempt.paths import job_name
 from tandem.operations.execute import ExecutionOptions, finish, open_session
 from tandem.spark.runtime.control import encode, open_job
 from tandem.spark.runtime.datasource import get_work
+from tandem.spark.runtime.session import cache_dir
 from tandem.storage import open_store
+
+if TYPE_CHECKING:
+    from support.cluster.api_server import Cluster
+    from support.lake.s3 import S3Server
+
+
+# What a log and the files of a job lead to: nothing outside of the table, but below the prefixes
+# of its namespace. Both are in the bucket, where others write who have no say in the cluster.
+
 
 # What the log says
 
@@ -182,3 +209,227 @@ def test_sources_outside_the_allowed_locations_are_refused(
     assert status.conditions[0].reason == "LocationNotAllowed"
     assert f"{resource.id}.{field}:" in status.conditions[0].message
     assert lake.version == version
+
+
+# Unmistakable credentials, through all that can happen to them; then they are looked for
+# everywhere. Everything is a process of its own, as it is installed: operators with either form
+# of log, Spark, S3, etcd over TLS with a password, the API server.
+
+
+LONG_S = 300.0
+"""A limit, reached where something hangs: a slow machine takes a minute for a job."""
+KIND = "TableCompaction"
+
+
+class Story:
+    """What happened, and what was reported about it."""
+
+    def __init__(self, cluster: Cluster, s3: S3Server, etcd: Locked, folder: Path) -> None:
+        self.cluster = cluster
+        self.s3 = s3
+        self.etcd = etcd
+        self.folder = folder
+        self.space = Resources(cluster, cluster.namespace("canary"))
+        self.location = s3.fresh_location()
+        self.wrong = f"canary-wrong-{secrets.token_hex(8)}"
+        self.password = f"canary-etcd-{secrets.token_hex(8)}"
+        self.root = "root's word"
+        self.lines: set[bytes] = set()
+        self.logs: dict[str, Path] = {}
+        self.keys: list[bytes] = []
+        self.jobs: list[str] = []
+        self.objects: list[tuple[str, str]] = []
+
+    @property
+    def canaries(self) -> Canaries:
+        return Canaries([self.s3.secret_key, self.wrong, self.password, self.root])
+
+    @contextmanager
+    def process(self, name: str, *words: str, **environ: str) -> Iterator[None]:
+        """`tandem …` for the length of the block, ended as a pod is."""
+        log = self.logs[name] = self.folder / f"{name}.log"
+        path = os.pathsep.join([str(REPOSITORY / "operator")])
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("AWS_")}
+        with log.open("ab") as output:
+            running = subprocess.Popen(
+                [sys.executable, "-m", "tandem.cli.main", *words],
+                env={**inherited, "PYTHONPATH": path, **environ},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+            try:
+                yield
+                assert running.poll() is None, log.read_text()
+            finally:
+                running.send_signal(signal.SIGTERM)
+                running.wait(60)
+
+    @contextmanager
+    def operator(self, form: str, *words: str, **environ: str) -> Iterator[None]:
+        with self.process(
+            f"operator-{form}",
+            "operator",
+            *("--kubeconfig", str(self.cluster.operator_kubeconfig)),
+            *("--namespace", self.space.namespace, "--verbose", "--log-format", form),
+            *("--etcd-endpoint", f"https://{self.etcd.endpoint}", "--etcd-user", "tandem"),
+            *("--etcd-ca", str(self.etcd.folder / "ca.pem"), "--etcd-ttl", "5"),
+            *("--allowed-location", f"s3://{self.s3.bucket}", "--health", ""),
+            *("--allowed-endpoint", "127.0.0.1", "--table-poll", "0.5", *words),
+            **environ,
+        ):
+            yield
+
+    def secret(self, name: str, values: Mapping[str, str]) -> None:
+        url = f"/api/v1/namespaces/{self.space.namespace}/secrets"
+        body = {"metadata": {"name": name}, "stringData": dict(values)}
+        self.cluster.request("POST", url, body)
+
+    def table(self, name: str, secret: str, **options: str) -> None:
+        storage = {
+            "secretRef": {"name": secret},
+            "options": {**self.s3.options, **options},
+        }
+        self.space.table(name, self.location, storage=storage)
+
+    def await_reason(self, name: str, reason: str) -> None:
+        status = self.space.await_reason("LakeTable", name, reason)
+        assert condition(status, "Ready")["message"] or reason == "Adopted"
+
+    def play(self) -> None:
+        """Success, denials, a store that is away, and a job that fails with Spark's traceback."""
+        right = self.s3.environ
+        batch = pa.table({"k": [1, 2, 3], "v": [1, 0, 1]})
+        DeltaTable.create(
+            self.location,
+            batch.schema,
+            configuration=dict(DELETION_VECTORS),
+            storage_options=self.s3.storage_options,
+        )
+        for _ in range(4):
+            write_deltalake(
+                self.location, batch, mode="append", storage_options=self.s3.storage_options
+            )
+        self.secret("keys", right)
+        self.secret("wrong", {**right, "AWS_SECRET_ACCESS_KEY": self.wrong})
+        self.secret("elsewhere", {**right, "AWS_ENDPOINT_URL": f"http://{self.wrong}.example"})
+        self.secret("pointing", {**right, "AWS_WEB_IDENTITY_TOKEN_FILE": f"/{self.wrong}"})
+        dev = ["--kubeconfig", str(self.cluster.dev_kubeconfig), "-n", self.space.namespace]
+        with self.process("dev", "-v", "dev", *dev):
+            file = self.etcd.file("canary", self.password)
+            with self.operator("json", "--etcd-password-file", file):
+                self.table("good", "keys")
+                self.table("denied", "wrong")
+                self.table("away", "keys", endpoint="http://127.0.0.1:1")
+                self.table("elsewhere", "elsewhere")
+                self.table("pointing", "pointing")
+                self.space.update("failing", "good", "1 / v > 0", {"v": "v + 1"}, backoffLimit=0)
+                self.space.compaction("works", "good")
+                self.await_reason("good", "Adopted")
+                self.await_reason("denied", "AccessDenied")
+                self.await_reason("elsewhere", "LocationNotAllowed")
+                self.await_reason("pointing", "InvalidSpec")
+                # The next one takes over what runs.
+                self.space.await_phase("TableUpdate", "failing", "Running", limit_s=LONG_S)
+                self.keys = self.etcd.keys("root", self.root)
+                self.objects += objects(self.cluster, self.space.namespace)
+            with self.operator("console", TANDEM_ETCD_PASSWORD=self.password):
+                self.await_reason("away", "StorageError")
+                status = self.space.await_end("TableUpdate", "failing", limit_s=LONG_S)
+                assert status["phase"] == "Failed"
+                self.jobs.append(job_of(status))
+                status = self.space.await_end(KIND, "works", limit_s=LONG_S)
+                assert status["phase"] == "Succeeded", status
+                self.jobs.append(job_of(status))
+                self.objects += objects(self.cluster, self.space.namespace)
+
+    def job_logs(self) -> list[Path]:
+        """`tandem dev` adds a suffix to an application's name that distinguishes its runs."""
+        logs = cache_dir() / "logs"
+        return [path for name in self.jobs for path in sorted(logs.glob(f"{name}-*.log"))]
+
+
+def job_of(status: Mapping[str, Any]) -> str:
+    """The job of an operation. Its status does not name it if an operator found the commit of the
+    one before."""
+    return job_name(status["operationId"], status["attempt"])
+
+
+@pytest.fixture(scope="module")
+def story(
+    cluster: Cluster, s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Story]:
+    with locked_etcd() as etcd:
+        played = Story(cluster, s3_server, etcd, tmp_path_factory.mktemp("canary"))
+        assert etcd.tandem(user=played.password)[0] == 0
+        with command_lines() as played.lines:
+            played.play()
+        yield played
+
+
+@pytest.mark.matrix
+def test_no_secret_is_anywhere(story: Story) -> None:
+    canaries = story.canaries
+    for kind, body in story.objects:
+        canaries.look(kind, body)
+    for name, log in story.logs.items():
+        canaries.look(name, log.read_bytes())
+    for log in story.job_logs():
+        canaries.look("jobs' logs", log.read_bytes())
+    for line in story.lines:
+        canaries.look("command lines", line)
+    canaries.look_below("the bucket", story.s3.folder)
+    canaries.look_below("etcd's files", story.etcd.member.data)
+    assert canaries.found == []
+    # It was looked where something could have been.
+    text = story.logs["operator-json"].read_text() + story.logs["operator-console"].read_text()
+    for reason in ("AccessDenied", "LocationNotAllowed", "failing", "works"):
+        assert reason in text
+    jobs = "".join(log.read_text() for log in story.job_logs())
+    assert "DIVIDE_BY_ZERO" in jobs
+    assert {"laketables.tandem.dev", "tablecompactions.tandem.dev", "events",
+            "sparkapplications.sparkoperator.k8s.io"} <= canaries.looked_at.keys()  # fmt: skip
+    lines = b"\n".join(story.lines)
+    # `spark-submit` itself is over too soon; the JVM that it becomes has its arguments.
+    for program in (b"SparkSubmit", b"tandem.cli.main", b"local_jobs.py"):
+        assert program in lines
+    assert canaries.looked_at["etcd's files"] > 10_000
+
+
+@pytest.mark.matrix
+def test_the_search_finds_planted_secrets(story: Story) -> None:
+    """The same search in places where the secrets are on purpose."""
+    canaries = story.canaries
+    url = f"/api/v1/namespaces/{story.space.namespace}/secrets"
+    canaries.look("the Secrets", str(story.cluster.request("GET", url)))
+    canaries.look("a file", (story.etcd.folder / "canary").read_bytes())
+    for word in (story.s3.secret_key, story.wrong, story.password):
+        canaries.look("encoded", canaries_in_base64(word))
+    assert len(canaries.found) >= 6
+
+
+def canaries_in_base64(word: str) -> bytes:
+    return base64.b64encode(b"x" + word.encode() + b"yz")
+
+
+@pytest.mark.matrix
+def test_the_operators_user_has_written_only_its_prefix(story: Story) -> None:
+    """All that etcd holds, as root sees it."""
+    keys = [*story.keys, *story.etcd.keys("root", story.root)]
+    assert keys
+    assert {key for key in keys if not key.startswith(b"/tandem/v1/")} == set()
+    everything = rpc.RangeRequest(key=b"\0", range_end=b"\0")
+    answer = story.etcd.ask("tandem", story.password, ("KV", "Range", everything))
+    assert answer == ["etcdserver: permission denied"]
+
+
+@pytest.mark.matrix
+def test_secrets_were_read_one_by_one_and_only_those_named(story: Story) -> None:
+    await_that(lambda: bool(story.cluster.calls(story.space.namespace)), lambda: "no audit")
+    read = {
+        (entry["verb"], entry["objectRef"].get("name"))
+        for entry in story.cluster.calls(story.space.namespace)
+        if entry["objectRef"]["resource"] == "secrets"
+        and "tandem-operator" in entry["user"]["username"]
+    }
+    assert read == {("get", name) for name in ("keys", "wrong", "elsewhere", "pointing")}

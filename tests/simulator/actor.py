@@ -8,6 +8,7 @@ from typing import Any
 
 from simulator import rows
 from simulator.world import LOCATION, World
+from support.documents import document
 from support.lake.faults import Call, Fault, ProcessDied, strike
 from tandem.operations.execute import ExecutionOptions, open_session
 from tandem.operations.machine.events import Effect, Ending, Event
@@ -156,14 +157,7 @@ _QUIET = frozenset({"PollJob", "AwaitLocks"})
 
 
 ALL = (None, ("all",))
-TIMED = parse(
-    {
-        "apiVersion": "tandem.dev/v1alpha1",
-        "kind": "LakeTable",
-        "metadata": {"name": "simulated"},
-        "spec": {"location": LOCATION, "time": {"column": "t"}},
-    }
-)
+TIMED = parse(document("LakeTable", "simulated", {"location": LOCATION, "time": {"column": "t"}}))
 
 
 def as_opened(table: Table, resource: Operation) -> Table:
@@ -201,12 +195,7 @@ def in_batches(resource: Operation, world: World) -> Operation:
 def operation(kind: str, name: str, spec: dict[str, Any]) -> Operation:
     """A resource as `tandem run` would load it."""
     found = parse(
-        {
-            "apiVersion": "tandem.dev/v1alpha1",
-            "kind": kind,
-            "metadata": {"name": name},
-            "spec": {"tableRef": {"name": "simulated"}, "backoffLimit": 30, **spec},
-        }
+        document(kind, name, {"tableRef": {"name": "simulated"}, "backoffLimit": 30, **spec})
     )
     assert isinstance(found, Operation)
     return found

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
+from typing import Any
 
 from simulator.single import BATCHES, EDITING, EXCLUSIVE, OFF, SERIALIZABLE, Single
 from support.cases import OTHERS, PLAIN, REWRITES
@@ -112,7 +113,9 @@ class Crowd:
         if is_put and self.beside is Beside.LOST:
             self.acted += 1
             raise OutcomeUnknown("the answer was lost on its way")
-        if effect.point is Point.START_JOB and not self.acted:
+        # When the job has been started, or could have been.
+        begun = Point.START_JOB if self.single.job_count else Point.PERSIST_PLAN
+        if effect.point is begun and not self.acted:
             self._commit(1)
         elif effect.point is Point.ENTER_COMMIT and self.acted == 1:
             self._commit(2)
@@ -145,11 +148,20 @@ class Crowd:
 def passages(kind: str, beside: Beside) -> tuple[Passage, ...]:
     """The points that an undisturbed operation reaches."""
     single, counted = Single(kind), Counted()
-    assert single.run(Crowd(single, beside, counted)) is not None
+    single.end(Crowd(single, beside, counted))
     return tuple(counted.passages)
 
 
-def crash(
+def crash(kind: str, beside: Beside, passage: Passage, fault: Fault, **more: Any) -> Single:
+    """See `_crash`; what fails says where it was struck."""
+    try:
+        return _crash(kind, beside, passage, fault, **more)
+    except BaseException as error:
+        error.add_note(f"{kind}, beside {beside.name}: {fault} at {passage}, {more}")
+        raise
+
+
+def _crash(
     kind: str,
     beside: Beside,
     passage: Passage,
@@ -201,10 +213,10 @@ def restart_passages(
     """The passages of a restart whose predecessor died after a passage."""
     single = Single(kind)
     strike = StrikeOnce(passage[0], Fault.DIE_AFTER, passage[1])
-    assert single.run(strike, jobs_live_on=jobs_live_on) is None
+    single.die(strike, jobs_live_on=jobs_live_on)
     counted = Counted()
     single.limit(suspend=suspended)
-    assert single.run(counted, jobs_live_on=jobs_live_on) is not None
+    single.end(counted, jobs_live_on=jobs_live_on)
     return tuple(counted.passages)
 
 
@@ -237,8 +249,7 @@ def nothing_is_left(single: Single) -> None:
 def happens_no_more(single: Single, ending: Ending) -> None:
     """Run again, it reports the same result, starts no job and commits nothing."""
     version, jobs = single.version, len(single.world.jobs.drivers)
-    again = single.run()
-    assert again is not None
+    again = single.end()
     assert (again.phase, again.result) == (ending.phase, ending.result)
     assert (single.version, len(single.world.jobs.drivers)) == (version, jobs)
 

@@ -17,6 +17,7 @@ import numpy as np
 from simulator.invariants import Json, Seen, Violation
 from simulator.job_rows import dead_rows
 from simulator.rows import Row
+from support.present import present
 from tandem.delta import dv
 from tandem.delta.actions import Commit
 from tandem.jobs.formats import JobSpec, RewriteJob
@@ -85,8 +86,7 @@ class Reader:
         path = paths.round_file(operation, attempt, 0, "result.json")
         # A batch that has ended cleans its attempt before it is looked at.
         if isinstance(job, RewriteJob) and path in store.paths():
-            ref = JobResult.model_validate_json(store.get(path)).row_map
-            assert ref is not None
+            ref = present(JobResult.model_validate_json(store.get(path)).row_map)
             job_map = binary_format.from_bytes(store.get(ref.path), resource=ref.path)
         return Evidence(
             rows,
@@ -104,8 +104,7 @@ class Reader:
         if not mine:
             return None
         maps = self.row_maps()
-        commit = self.world.log.commit(seen.version)
-        assert commit is not None
+        commit = present(self.world.log.commit(seen.version))
         is_known = all(quoted in maps for quoted in mine)
         if seen.info["operation"] == "OPTIMIZE":
             vector = partial(dv.load, self.world.store)
@@ -252,8 +251,7 @@ def r_9_untouched_group_left(seen: Seen, found: Evidence) -> object:
 def _origins(seen: Seen, found: Evidence) -> Iterator[tuple[str, int, str, int]]:
     """(file, position, origin's file, position there) of each visible row of the new files that the
     map knows."""
-    row_map = found.row_map
-    assert row_map is not None
+    row_map = present(found.row_map)
     for path in seen.new:
         if path not in row_map.output_paths:
             continue

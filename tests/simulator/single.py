@@ -15,6 +15,8 @@ from simulator.statements import MERGES
 from simulator.world import Vectors, World
 from support.cases import APPENDS, JOBLESS, ON_LOG
 from support.lake.faults import Call, ProcessDied
+from support.present import present
+from tandem.errors import Reason
 from tandem.operations.attempt import paths
 from tandem.operations.execute import ExecutionOptions, open_session
 from tandem.operations.kinds.batches import batch_resource, load
@@ -187,16 +189,39 @@ class Single:
         finally:
             self.checker.catch_up()
 
+    def end(
+        self, interceptor: Interceptor = passthrough, *, again: bool = False,
+        jobs_live_on: bool = False,
+    ) -> Ending:  # fmt: skip
+        """The same of one that does not die."""
+        return present(self.run(interceptor, again=again, jobs_live_on=jobs_live_on))
+
+    def die(self, interceptor: Interceptor = passthrough, *, jobs_live_on: bool = False) -> None:
+        """The same of one that dies."""
+        assert self.run(interceptor, jobs_live_on=jobs_live_on) is None
+
     def until(self, session: Session, point: Point) -> Effect:
         """Advance it, and every job, until this point is next."""
         while True:
-            effect = session.next_effect
-            assert effect is not None, f"it ended before {point}: {session.ending}"
+            effect = present(session.next_effect)
             if effect.point is point:
                 return effect
             session.advance()
             for driver in self.world.jobs.running():
                 self.world.jobs.advance(driver)
+
+    def at(self, point: Point, interceptor: Interceptor = passthrough) -> Session:
+        """A process that stands still before this point."""
+        session = self.session(interceptor)
+        self.until(session, point)
+        return session
+
+    def succeed(self, session: Session | None = None, *, attempt: int = 0) -> Ending:
+        """The session, or another process, ends with a commit, of this attempt if one is given."""
+        ending = self.end() if session is None else self.drive(session)
+        assert ending.reason is Reason.COMMITTED, ending
+        assert attempt in (0, ending.attempt), ending
+        return ending
 
     def drive(self, session: Session) -> Ending:
         for _ in range(MOST_STEPS):
@@ -234,8 +259,7 @@ class Single:
 
     def records(self, *, deletes: bool = False) -> dict[str, str]:
         """A source of records for the log."""
-        log = self.world.merge_log
-        assert log is not None
+        log = present(self.world.merge_log)
         keys = some_keys(self.world)
         self.world.jobs.upserts[RECORDS] = tuple(
             log_event(log, key, deletes=deletes) for key in keys

@@ -15,10 +15,12 @@ from simulator.crashing import (
     crash,
     nothing_is_left,
     passages,
+    restart_passages,
 )
 from simulator.single import BATCH_COUNT, BATCHES, Single
 from support.lake.faults import Fault, StrikeOnce
 from support.lock_requests import asked
+from support.present import present
 from tandem.errors import Reason
 from tandem.locks.rules import WHOLE_TABLE, Mode
 from tandem.operations.attempt import paths
@@ -51,14 +53,11 @@ def jobs_of(single: Single) -> dict[str, int]:
 def test_each_batch_is_a_commit_and_the_result_is_that_of_all() -> None:
     single = Single(BATCHES)
     before = single.version
-    ending = single.run()
-    assert ending is not None
-    assert ending.reason is Reason.COMMITTED
+    ending = single.succeed()
     assert batch_commits(single) == [1, 2, 3]
     versions = range(before + 1, before + BATCH_COUNT + 1)
     commits = single.table.log.commits(versions[0], versions[-1])
-    result = ending.result
-    assert result is not None
+    result = present(ending.result)
     assert result.version == versions[-1]
     assert result.files_removed == sum(len(each.removes) for each in commits) == 6
     assert result.files_added == sum(len(each.adds) for each in commits)
@@ -74,7 +73,7 @@ def test_each_batch_is_a_commit_and_the_result_is_that_of_all() -> None:
 @pytest.mark.part(2)
 @pytest.mark.parametrize("turn", range(4))
 def test_C4_C5_C6_a_crash_at_each_point_of_each_batch(turn: int) -> None:
-    """Every second passage, one fault each: `matrix_batches.py` has all of them, and what others
+    """Every second passage, one fault each; `make matrix` has all of them, and what others
     do beside them."""
     faults = tuple(Fault)
     for number, passage in list(enumerate(passages(BATCHES, Beside.NOTHING)))[2 * turn :: 8]:
@@ -88,10 +87,10 @@ def test_C4_C5_C6_a_crash_at_each_point_of_each_batch(turn: int) -> None:
 def test_batches_that_are_done_are_not_done_again(fault: Fault, number: int) -> None:
     """A process dies with its job, at the commit of each batch in turn."""
     single = Single(BATCHES)
-    assert single.run(StrikeOnce(Point.PUT_COMMIT, fault, number)) is None
+    single.die(StrikeOnce(Point.PUT_COMMIT, fault, number))
     committed = number if fault is Fault.DIE_AFTER else number - 1
     assert batch_commits(single) == [1, 2, 3][:committed]
-    assert single.run() is not None
+    single.end()
     assert list(jobs_of(single).values()) == [1, 1, 1]  # the job's result was there in each case
     assert batch_commits(single) == [1, 2, 3]
 
@@ -99,8 +98,8 @@ def test_batches_that_are_done_are_not_done_again(fault: Fault, number: int) -> 
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_a_job_that_is_lost_costs_one_batch(number: int) -> None:
     single = Single(BATCHES)
-    assert single.run(StrikeOnce(Point.START_JOB, Fault.DIE_AFTER, number)) is None
-    assert single.run() is not None
+    single.die(StrikeOnce(Point.START_JOB, Fault.DIE_AFTER, number))
+    single.end()
     jobs = list(jobs_of(single).values())
     assert jobs[number - 1] == 2
     assert sum(jobs) == BATCH_COUNT + 1
@@ -129,9 +128,7 @@ def test_a_request_to_stop_meets_the_batch_at_work_and_the_rest_can_follow(
     assert "batch 1 is committed" in ending.message
     assert batch_commits(single) == [1]
     nothing_is_left(single)
-    after = single.run()
-    assert after is not None
-    assert after.reason is Reason.COMMITTED
+    single.succeed()
     assert batch_commits(single) == [1, 2, 3]
 
 
@@ -148,34 +145,31 @@ def test_an_interrupt_after_a_commit_says_what_is_committed() -> None:
 def test_the_progress_of_an_adopted_last_batch_is_that_of_all() -> None:
     single = Single(BATCHES)
     strike = StrikeOnce(Point.START_JOB, Fault.DIE_AFTER, BATCH_COUNT)
-    assert single.run(strike, jobs_live_on=True) is None
+    single.die(strike, jobs_live_on=True)
     assert batch_commits(single) == [1, 2]
-    session = single.session()
-    single.until(session, Point.POLL_JOB)
+    session = single.at(Point.POLL_JOB)
     assert str(session.part) == "batch 3 of 3"
-    assert single.drive(session).reason is Reason.COMMITTED
+    single.succeed(session)
 
 
 def test_a_suspended_operation_stops_the_job_of_its_batch_after_a_restart() -> None:
     single = Single(BATCHES)
     strike = StrikeOnce(Point.POLL_JOB, Fault.DIE_AFTER)
-    assert single.run(strike, jobs_live_on=True) is None
+    single.die(strike, jobs_live_on=True)
     assert single.world.jobs.running()
     single.limit(suspend=True)
-    ending = single.run(jobs_live_on=True)
-    assert ending is not None
+    ending = single.end(jobs_live_on=True)
     assert ending.phase is Phase.SUSPENDED
     nothing_is_left(single)
     single.limit(suspend=False)
-    assert single.run() is not None
+    single.end()
     assert batch_commits(single) == [1, 2, 3]
 
 
 def test_a_deadline_loses_one_batch_and_the_next_run_compacts_the_rest() -> None:
     single = Single(BATCHES)
     single.limit(active_deadline_seconds=60)
-    session = single.session()
-    single.until(session, Point.RECORD_RESULT)
+    session = single.at(Point.RECORD_RESULT)
     session.advance()
     single.until(session, Point.POLL_JOB)
     single.world.clock.now += 60_000
@@ -185,21 +179,19 @@ def test_a_deadline_loses_one_batch_and_the_next_run_compacts_the_rest() -> None
     assert "batch 1 is committed" in ending.message
     assert batch_commits(single) == [1]
     nothing_is_left(single)
-    again = single.run()
-    assert again is not None
+    again = single.end()
     assert (again.phase, again.reason) == (ending.phase, ending.reason)
     single.limit(active_deadline_seconds=3600)
     session = single.session(again=True)
-    after = single.drive(session)
-    assert after.reason is Reason.COMMITTED
+    after = single.succeed(session)
     assert after.result is not None
     assert after.result.files_removed == 4 + 1  # the first batch's output is merged with the rest
 
 
 def test_a_batch_whose_files_others_have_replaced_is_passed_over() -> None:
     single = Single(BATCHES)
-    ending = single.run(Crowd(single, Beside.UPDATE))  # while the job of the first one runs
-    assert ending is not None
+    # While the job of the first one runs.
+    ending = single.end(Crowd(single, Beside.UPDATE))
     assert ending.phase is Phase.SUPERSEDED
     assert "batch 1 is committed" in ending.message
     assert batch_commits(single) == [1]
@@ -221,19 +213,15 @@ def test_Z6_two_processes_of_one_operation_do_each_batch_once() -> None:
         single.alternate(first, second)
         done = batch_commits(single)
         assert done == sorted(set(done)), ahead
-        last = single.run()
-        assert last is not None
-        assert last.reason is Reason.COMMITTED
+        single.succeed()
         assert batch_commits(single) == [1, 2, 3], ahead
 
 
 def test_without_the_record_of_its_batches_the_rest_is_one_commit() -> None:
     single = Single(BATCHES)
-    assert single.run(StrikeOnce(Point.RECORD_RESULT, Fault.DIE_AFTER)) is None
+    single.die(StrikeOnce(Point.RECORD_RESULT, Fault.DIE_AFTER))
     single.table.store.delete([paths.batches(single.operation_id)])
-    ending = single.run()
-    assert ending is not None
-    assert ending.reason is Reason.COMMITTED
+    single.succeed()
     assert batch_commits(single) == [1]
     nothing_is_left(single)
 
@@ -241,7 +229,7 @@ def test_without_the_record_of_its_batches_the_rest_is_one_commit() -> None:
 def test_a_batch_commits_nothing_once_its_operation_has_ended() -> None:
     """A process that was stopped between the plan and the batch, and goes on after the end."""
     single = Single(BATCHES)
-    assert single.run() is not None
+    single.end()
     for _ in range(4):
         single.foreign("append")
     store, id_ = single.table.store, single.operation_id
@@ -253,8 +241,7 @@ def test_a_batch_commits_nothing_once_its_operation_has_ended() -> None:
     assert isinstance(single.resource, TableCompaction)
     version = single.version
     single.resource = batch_resource(single.resource, id_, record, BATCH_COUNT + 1)
-    ending = single.run()
-    assert ending is not None
+    ending = single.end()
     assert ending.phase is Phase.SUPERSEDED
     assert "its operation has ended" in ending.message
     assert single.version == version
@@ -262,8 +249,7 @@ def test_a_batch_commits_nothing_once_its_operation_has_ended() -> None:
 
 def test_a_deletion_beside_a_batch_is_replayed() -> None:
     single = Single(BATCHES)
-    ending = single.run(Crowd(single, Beside.DELETE))
-    assert ending is not None
+    ending = single.end(Crowd(single, Beside.DELETE))
     assert ending.reason is Reason.COMMITTED
     assert batch_commits(single) == [1, 2, 3]
     nothing_is_left(single)
@@ -276,12 +262,53 @@ def test_a_table_that_outgrows_the_limit_while_it_waits_for_locks() -> None:
     other = replace(asked("another", Mode.EXCLUSIVE, WHOLE_TABLE, 99), table=place)
     single.limit(max_bytes_per_commit=sum(each.size for each in single.table.log.snapshot().adds()))
     locks.acquire(other)
-    session = single.session()
-    single.until(session, Point.AWAIT_LOCKS)
+    session = single.at(Point.AWAIT_LOCKS)
     single.foreign("append")
     single.foreign("append")
     locks.release(place, other.operation, other.owner)
-    assert single.drive(session).reason is Reason.COMMITTED
+    single.succeed(session)
     assert batch_commits(single) == [1, 2]
     assert locks.entries(place) == ()
     nothing_is_left(single)
+
+
+# Everywhere: only in `make matrix` ------------------------------------------------------------
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("fault", Fault)
+def test_C4_C5_C6_each_batch_that_is_struck_anywhere_happens_once(fault: Fault) -> None:
+    for passage in passages(BATCHES, Beside.NOTHING):
+        single = crash(BATCHES, Beside.NOTHING, passage, fault)
+        assert batch_commits(single) == [1, 2, 3], passage
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("beside", [each for each in Beside if each is not Beside.NOTHING])
+def test_C4_C5_C6_batches_that_are_struck_while_others_commit_happen_once(beside: Beside) -> None:
+    """One fault at each point, in turn."""
+    faults = tuple(Fault)
+    for number, passage in enumerate(passages(BATCHES, beside)):
+        fault = faults[(number + number // 4) % len(faults)]
+        done = batch_commits(crash(BATCHES, beside, passage, fault))
+        assert done == sorted(set(done)), (passage, fault)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("lives", [False, True], ids=["jobs die", "jobs live on"])
+@pytest.mark.parametrize(
+    "point",
+    [Point.PLAN, Point.CLAIM_ATTEMPT, Point.START_JOB, Point.PUT_COMMIT, Point.RECORD_RESULT],
+)
+def test_C6_a_second_crash_during_the_restart(point: Point, lives: bool) -> None:
+    faults = tuple(Fault)
+    for first in passages(BATCHES, Beside.NOTHING):
+        if first[0] is not point:
+            continue
+        later = restart_passages(BATCHES, first, jobs_live_on=lives)
+        for number, passage in enumerate(later):
+            strike = passage, faults[number % len(faults)]
+            single = crash(
+                BATCHES, Beside.NOTHING, first, Fault.DIE_AFTER, again=strike, jobs_live_on=lives
+            )
+            assert batch_commits(single) == [1, 2, 3], (first, strike)

@@ -5,11 +5,21 @@ it committed exactly once, readers saw nothing in between, and nothing is left b
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 
 import pytest
 
-from simulator.crashing import crash, sample
+from simulator.crashing import (
+    Beside,
+    Crowd,
+    Passage,
+    crash,
+    nothing_is_left,
+    passages,
+    restart_passages,
+    sample,
+)
 from simulator.single import (
     CUT,
     EDITING,
@@ -19,32 +29,22 @@ from simulator.single import (
     STRADDLING,
     Single,
 )
+from simulator.zombies import KINDS
 from support.cases import APPENDS, JOBLESS, OTHERS, PLAIN
 from support.lake.faults import Call, Fault, StrikeOnce
 from support.some import in_turn
 from tandem.errors import Reason
 from tandem.operations.machine.events import Effect, Event, Point
-from tandem.operations.session.options import Interceptor, passthrough
-from tandem.spec.status import Phase
 
-INTERFERENCE = ("", "append", "delete_with_vectors", "update_by_rewrite")
+COMMITS = (Beside.NOTHING, Beside.APPEND, Beside.DELETE, Beside.UPDATE)
 """What another writer commits while the operation runs: one of these in each test here, all in
 `make matrix` and for planted bugs."""
 FAULTS = list(Fault)
 
 
-@cache
-def points(kind: str) -> tuple[Point, ...]:
+def points(kind: str) -> list[Point]:
     """The points that an undisturbed operation passes."""
-    single = Single(kind)
-    seen: dict[Point, None] = {}
-
-    def note(effect: Effect, call):  # type: ignore[no-untyped-def]
-        seen[effect.point] = None
-        return call()
-
-    assert single.run(note) is not None
-    return tuple(seen)
+    return [point for point, nth in passages(kind, Beside.NOTHING) if nth == 1]
 
 
 CASES = [
@@ -52,39 +52,14 @@ CASES = [
 ]
 
 
-def interfering(single: Single, what: str, interceptor: Interceptor) -> Interceptor:
-    """Commit something foreign once, when the job has been started, or could have been."""
-    left = [what] if what else []
-    begun = Point.START_JOB if single.job_count else Point.PERSIST_PLAN
-
-    def act(effect: Effect, call):  # type: ignore[no-untyped-def]
-        event = interceptor(effect, call)
-        if effect.point is begun and left:
-            single.beside(left.pop())
-        return event
-
-    return act
-
-
 @pytest.mark.part(3)
 @pytest.mark.parametrize(("kind", "point", "fault"), CASES)
-def test_C4_C5_C6_crash(kind: str, point: Point, fault: Fault) -> None:
+def test_C4_C5_C6_an_operation_that_is_struck_at_a_point_happens_once(
+    kind: str, point: Point, fault: Fault
+) -> None:
     turn = points(kind).index(point) + FAULTS.index(fault)
-    for foreign in in_turn(INTERFERENCE, turn, every=4):
-        single = Single(kind)
-        strike = StrikeOnce(point, fault)
-        ending = single.run(interfering(single, foreign, strike))
-        assert strike.struck, f"{point} was not reached"
-        if ending is None:
-            ending = single.run()
-        assert ending is not None
-        assert ending.phase is Phase.SUCCEEDED, ending
-        assert ending.reason is Reason.COMMITTED
-        assert single.commits == 1
-        assert ending.result is not None
-        assert ending.result.version == single.checker.succeeded[single.operation_id]
-        assert single.files_left() == []
-        assert single.world.locks.entries(single.table.location) == ()
+    for beside in in_turn(COMMITS, turn, every=4):
+        crash(kind, beside, (point, 1), fault)
 
 
 OTHER_KINDS = (*OTHERS, CUT, *STRADDLING, *APPENDS, SERIALIZABLE, EXCLUSIVE, *EDITING)
@@ -92,18 +67,10 @@ OTHER_KINDS = (*OTHERS, CUT, *STRADDLING, *APPENDS, SERIALIZABLE, EXCLUSIVE, *ED
 
 @pytest.mark.part(3)
 @pytest.mark.parametrize("kind", OTHER_KINDS)
-def test_C4_C5_C6_crash_of_the_other_kinds(kind: str) -> None:
-    """Every kind, and every point for half of the kinds, one fault each:
-    `matrix_crash_points.py` has all of them."""
-    struck = 0
-    for beside, passage, fault in sample(kind, OTHER_KINDS.index(kind)):
-        try:
-            crash(kind, beside, passage, fault)
-        except BaseException as error:
-            error.add_note(f"{kind}, beside {beside.name}: {fault} at {passage}")
-            raise
-        struck += 1
-    assert struck > len(FAULTS)
+def test_C4_C5_C6_every_kind_that_is_struck_at_a_point_happens_once(kind: str) -> None:
+    """Every kind, and every point for half of the kinds, one fault each."""
+    struck = [crash(kind, *each) for each in sample(kind, OTHER_KINDS.index(kind))]
+    assert len(struck) > len(FAULTS)
 
 
 LIVING_JOB = (
@@ -119,10 +86,10 @@ LIVING_JOB = (
 
 
 @cache
-def jobs_needed(kind: str, foreign: str) -> int:
+def jobs_needed(kind: str, beside: Beside) -> int:
     """How many jobs it takes when no process dies."""
     single = Single(kind)
-    assert single.run(interfering(single, foreign, passthrough)) is not None
+    single.end(Crowd(single, beside))
     return len(single.world.jobs.drivers)
 
 
@@ -135,20 +102,15 @@ def test_jobs_live_on_and_their_work_is_not_done_twice(
 ) -> None:
     """The operator dies, its Spark applications do not; the next one takes them over."""
     turn = LIVING_JOB.index(point) + FAULTS.index(fault)
-    for foreign in in_turn(INTERFERENCE, turn, every=4):
+    for beside in in_turn(COMMITS, turn, every=4):
         for nth in (1, 2):
             single = Single(kind)
-            strike = StrikeOnce(point, fault, nth)
-            ending = single.run(interfering(single, foreign, strike), jobs_live_on=True)
-            if ending is None:
-                ending = single.run(jobs_live_on=True)
-            assert ending is not None
+            crowd = Crowd(single, beside, StrikeOnce(point, fault, nth))
+            ending = single.run(crowd, jobs_live_on=True) or single.end(jobs_live_on=True)
             assert ending.reason is Reason.COMMITTED, ending
-            assert len(single.world.jobs.drivers) <= jobs_needed(kind, foreign)
+            assert len(single.world.jobs.drivers) <= jobs_needed(kind, beside)
             assert single.commits == 1
-            assert single.files_left() == []
-            assert single.world.jobs.running() == []
-            assert single.world.locks.entries(single.table.location) == ()
+            nothing_is_left(single)
 
 
 @pytest.mark.parametrize("kind", [SERIALIZABLE, *STRADDLING])
@@ -156,7 +118,7 @@ def test_a_round_that_was_asked_for_is_waited_for_after_a_restart(kind: str) -> 
     """The job is at work on its second round when the operator dies."""
     single = Single(kind)
     strike = StrikeOnce(Point.REQUEST_ROUND, Fault.DIE_AFTER)
-    assert single.run(interfering(single, "append", strike), jobs_live_on=True) is None
+    single.die(Crowd(single, Beside.APPEND, strike), jobs_live_on=True)
     assert strike.struck
     seen: list[Effect] = []
 
@@ -164,8 +126,7 @@ def test_a_round_that_was_asked_for_is_waited_for_after_a_restart(kind: str) -> 
         seen.append(effect)
         return call()
 
-    ending = single.run(note, jobs_live_on=True)
-    assert ending is not None
+    ending = single.end(note, jobs_live_on=True)
     assert ending.attempt == 1
     points_seen = [effect.point for effect in seen]
     begin = points_seen.index(Point.ADOPT_ATTEMPT)
@@ -188,15 +149,14 @@ def test_a_second_run_reports_the_first_result_and_changes_nothing(kind: str) ->
 @pytest.mark.parametrize("kind", ["update", "ingest"])
 def test_again_is_another_operation(kind: str) -> None:
     single = Single(kind)
-    assert single.run() is not None
+    single.end()
     session = single.session(again=True)
     assert session.identity.run == 2
     single.checker.batches[session.identity.operation_id] = single.world.new_rows(6)
     single.world.jobs.batches["file:///batches/0.csv"] = single.checker.batches[
         session.identity.operation_id
     ]
-    ending = single.drive(session)
-    assert ending.reason is Reason.COMMITTED
+    ending = single.succeed(session)
     # Taken up without being asked for again, and reported.
     assert single.run() == ending
 
@@ -214,7 +174,79 @@ def test_Z6_two_processes_of_one_operation_commit_once(kind: str) -> None:
 def test_Z20_the_outcome_of_a_put_is_looked_up_and_its_files_are_kept() -> None:
     single = Single("compaction")
     strike = StrikeOnce(Point.PUT_COMMIT, Fault.LOSE_ANSWER)
-    ending = single.run(strike)
-    assert ending is not None
+    ending = single.end(strike)
     assert ending.reason is Reason.COMMITTED
     assert Point.LOOK_UP_COMMIT in {effect.point for effect in strike.seen}
+
+
+# Everywhere: only in `make matrix` ------------------------------------------------------------
+
+DEATHS = (Fault.DIE_BEFORE, Fault.DIE_AFTER)
+RESTART_ONLY = (
+    Point.FIND_COMMIT,
+    Point.ADOPT_ATTEMPT,
+    Point.END_ATTEMPT,
+    Point.CLEAN_ATTEMPT,
+)
+LIVES = pytest.mark.parametrize("lives", [False, True], ids=["jobs die", "jobs live on"])
+
+
+@pytest.mark.matrix
+@LIVES
+@pytest.mark.parametrize("beside", Beside)
+@pytest.mark.parametrize("kind", KINDS)
+def test_C4_C5_C6_every_kind_that_is_struck_anywhere_happens_once(
+    kind: str, beside: Beside, lives: bool
+) -> None:
+    """Every passage with each fault if nothing happens beside it, and with one of them, in turn,
+    whatever else does (decision 0199). Jobs that live on: only deaths."""
+    faults = DEATHS if lives else tuple(Fault)
+    begin = KINDS.index(kind) + list(Beside).index(beside)
+    for number, passage in enumerate(passages(kind, beside), begin):
+        turn = faults[(number + number // len(faults)) % len(faults)]
+        for fault in faults if beside is Beside.NOTHING else (turn,):
+            crash(kind, beside, passage, fault, jobs_live_on=lives)
+
+
+def restart_strikes(kind: str, first: Passage, lives: bool) -> Iterator[tuple[Passage, Fault]]:
+    """Each point that only restarts reach, and every ninth passage of the restart, others after
+    each first crash; with one of the faults, in turn."""
+    begun = passages(kind, Beside.NOTHING).index(first)
+    for number, passage in enumerate(restart_passages(kind, first, jobs_live_on=lives)):
+        if passage[0] in RESTART_ONLY:
+            yield passage, FAULTS[(number + begun) % len(FAULTS)]
+        elif number % 9 == begun % 9:
+            yield passage, FAULTS[(number // 9 + begun // 9) % len(FAULTS)]
+
+
+@pytest.mark.matrix
+@LIVES
+@pytest.mark.parametrize("kind", KINDS)
+def test_C6_crash_during_the_restart(kind: str, lives: bool) -> None:
+    for first in passages(kind, Beside.NOTHING):
+        for strike in restart_strikes(kind, first, lives):
+            crash(kind, Beside.NOTHING, first, Fault.DIE_AFTER, again=strike, jobs_live_on=lives)
+
+
+@pytest.mark.matrix
+@LIVES
+@pytest.mark.parametrize("kind", KINDS)
+def test_C6_crash_while_a_suspended_operation_is_stopped(kind: str, lives: bool) -> None:
+    more = {"jobs_live_on": lives, "suspended": True}
+    for begun, first in enumerate(passages(kind, Beside.NOTHING)):
+        for number, passage in enumerate(restart_passages(kind, first, **more), begun):
+            if passage[0] in (Point.ABANDON_ATTEMPT, Point.CLEAN_ATTEMPT):
+                again = passage, FAULTS[number % len(FAULTS)]
+                crash(kind, Beside.NOTHING, first, Fault.DIE_AFTER, again=again, **more)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_restart_reaches_every_point_that_only_restarts_have(kind: str) -> None:
+    """Else nothing would be tried there."""
+    come_by = {
+        point
+        for first in passages(kind, Beside.NOTHING)
+        for point, _ in restart_passages(kind, first, jobs_live_on=False)
+    }
+    assert come_by >= set(RESTART_ONLY)

@@ -49,7 +49,7 @@ def beside(kind: str) -> Beside:
 def edits_of(kind: str) -> int:
     """How many edits an undisturbed run makes."""
     single = Single(kind)
-    assert single.run(Crowd(single, beside(kind))) is not None
+    single.end(Crowd(single, beside(kind)))
     return len(single.world.edits.made)
 
 
@@ -222,7 +222,7 @@ class Switching:
 def steps_of_switched(kind: str, seed: int) -> int:
     single = Single(kind, seed=seed, vectors=Vectors.SWITCHED)
     switching = Switching(single)
-    assert single.run(switching) is not None
+    single.end(switching)
     return switching.count
 
 
@@ -238,8 +238,7 @@ def test_N6_vectors_are_switched_before_any_step_and_back_before_a_later_one(
         for back in ([], [step + 1 + (step + seed) % 3]):
             single = Single(kind, seed=seed, vectors=Vectors.SWITCHED)
             begins_on = single.checker.vectors
-            ending = single.run(Switching(single, step, *back))
-            assert ending is not None
+            ending = single.end(Switching(single, step, *back))
             if ending.phase is Phase.SUPERSEDED:
                 # With vectors on, files of other writers are no heirs of its inputs.
                 assert f"{kind}{OFF}" in REWRITES_OFF

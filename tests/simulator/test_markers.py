@@ -48,7 +48,7 @@ def markers(single: Single) -> int:
 def killed(single: Single, times: int) -> None:
     """Processes that die with their jobs, one after the other, each in an attempt of its own."""
     for _ in range(times):
-        assert single.run(StrikeOnce(Point.START_JOB, Fault.DIE_AFTER)) is None
+        single.die(StrikeOnce(Point.START_JOB, Fault.DIE_AFTER))
 
 
 @pytest.mark.parametrize("kind", [*PLAIN, SERIALIZABLE])
@@ -56,8 +56,7 @@ def test_C6_an_operation_that_succeeds_at_last_leaves_none(kind: str) -> None:
     single = Single(kind)
     single.limit(backoff_limit=KILLS)
     killed(single, KILLS)
-    ending = single.run()
-    assert ending is not None
+    ending = single.end()
     assert ending.attempt == KILLS + 1
     assert markers(single) == 0
     happened_once(single, ending)  # and the files of all attempts are gone
@@ -68,8 +67,7 @@ def test_an_operation_that_fails_for_good_leaves_one(kind: str) -> None:
     single = Single(kind)
     single.limit(backoff_limit=KILLS - 1)
     killed(single, KILLS)
-    ending = single.run()
-    assert ending is not None
+    ending = single.end()
     assert ending.phase is Phase.FAILED
     assert markers(single) == 1
     did_not_happen(single, ending)
@@ -82,8 +80,7 @@ def test_an_operation_that_finds_nothing_to_do_after_kills_leaves_one(kind: str)
     single.limit(backoff_limit=KILLS)
     killed(single, KILLS)
     emptied(single)
-    ending = single.run()
-    assert ending is not None
+    ending = single.end()
     assert ending.reason is Reason.NOTHING_TO_DO
     assert markers(single) == 1
     nothing_is_left(single)
@@ -138,8 +135,7 @@ def test_what_is_refused_before_a_job_starts_writes_nothing(stop: StopRequest) -
     for kind in ("compaction", "update", "delete"):  # an ingest has no locks before its commit
         single = Single(kind)
         crowd = Crowd(single, Beside.BLOCKED)
-        session = single.session(crowd)
-        single.until(session, Point.AWAIT_LOCKS)
+        session = single.at(Point.AWAIT_LOCKS, crowd)
         version = single.table.log.latest_version()
         session.request_stop(stop)
         ending = single.drive(session)
@@ -151,8 +147,7 @@ def test_what_is_refused_before_a_job_starts_writes_nothing(stop: StopRequest) -
 
 def taken_for_dead(single: Single) -> tuple[Session, Driver]:
     """A session whose job runs, and its driver: both look dead to the next session."""
-    session = single.session()
-    single.until(session, Point.POLL_JOB)
+    session = single.at(Point.POLL_JOB)
     [driver] = single.world.jobs.running()
     single.world.jobs.die(driver)
     single.world.living.clear()
@@ -165,15 +160,14 @@ def test_Z1_an_attempt_that_was_taken_for_dead_commits_and_its_successor_reports
 ) -> None:
     single = Single(kind)
     first, driver = taken_for_dead(single)
-    second = single.session()
-    single.until(second, Point.START_JOB)
+    second = single.at(Point.START_JOB)
     single.until(second, Point.POLL_JOB)
     assert second.state.attempt.number == 2
     driver.alive = True
     for _ in range(4):  # the second one's job has written files by then
         for each in single.world.jobs.running():
             single.world.jobs.advance(each)
-    assert single.drive(first).reason is Reason.COMMITTED
+    single.succeed(first)
     ending = single.drive(second)
     assert (ending.reason, ending.attempt) == (Reason.COMMITTED, 1)
     assert markers(single) == 0
@@ -205,8 +199,7 @@ def test_files_of_an_attempt_that_may_yet_be_committed_stay_until_another_one_su
     kind: str,
 ) -> None:
     single = Single(kind)
-    first = single.session()
-    single.until(first, Point.POLL_JOB)
+    first = single.at(Point.POLL_JOB)
     [driver] = single.world.jobs.running()
     for _ in range(MOST_JOB_STEPS):
         if not single.files_left():
@@ -216,8 +209,7 @@ def test_files_of_an_attempt_that_may_yet_be_committed_stay_until_another_one_su
     first.close()
     written = single.files_left()
     assert written
-    second = single.session()
-    single.until(second, Point.START_JOB)
+    second = single.at(Point.START_JOB)
     assert set(written) <= set(single.files_left())
     happened_once(single, single.drive(second))
 
@@ -242,15 +234,12 @@ def test_only_attempts_that_the_log_keeps_from_committing_are_dead(
 @pytest.mark.parametrize("kind", ["compaction", "update"])
 def test_Z20_a_stop_that_meets_the_commit_of_a_late_attempt_reports_it(kind: str) -> None:
     single = Single(kind)
-    first = single.session()
-    single.until(first, Point.PUT_COMMIT)
+    first = single.at(Point.PUT_COMMIT)
     single.world.living.clear()
-    second = single.session()
-    single.until(second, Point.CHECK_EARLIER_OUTCOME)
+    second = single.at(Point.CHECK_EARLIER_OUTCOME)
     second.request_stop(StopRequest.DEADLINE)
     single.until(second, Point.ABANDON_ATTEMPT)
-    assert single.drive(first).reason is Reason.COMMITTED
-    ending = single.drive(second)
-    assert ending.reason is Reason.COMMITTED
+    single.succeed(first)
+    ending = single.succeed(second)
     assert markers(single) == 0
     happened_once(single, ending)

@@ -13,6 +13,7 @@ import pytest
 
 from simulator.single import CUT, EDITING, EXCLUSIVE, MOST_STEPS, SERIALIZABLE, STRADDLING
 from simulator.two_drivers import Pair, steps_of
+from simulator.zombies import KINDS
 from support.cases import APPENDS, ON_LOG, PLAIN
 from support.some import few, in_turn
 from tandem.errors import Reason
@@ -61,4 +62,13 @@ def test_Z1_a_driver_that_resumes_during_its_successors_work(kind: str) -> None:
     stride = few(37, 13)
     for begun in range(steps_of(kind)):
         for done in range(begun % stride, steps_of(kind), stride):
+            Pair(kind).interleave(begun, done)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("kind", KINDS)
+def test_Z1_a_driver_of_any_kind_that_resumes_during_its_successors_work(kind: str) -> None:
+    """Every third pair of points."""
+    for begun in range(steps_of(kind)):
+        for done in range(begun % 3, steps_of(kind), 3):
             Pair(kind).interleave(begun, done)

@@ -1,6 +1,5 @@
-"""A process declared dead resumes, also after its files were cleaned: a part of
-`matrix_crash_points.py`, for every kind of operation at some
-of its steps."""
+"""A process declared dead resumes, also after its files were cleaned: every kind of operation at
+some of its steps; at all of them, after all that others can do, in `make matrix`."""
 
 from __future__ import annotations
 
@@ -8,18 +7,20 @@ import pytest
 
 from simulator.two_drivers import steps_of
 from simulator.zombies import KINDS, Takeover, job_resumes, job_steps, operator_resumes
+from support.some import in_turn
 
 
 @pytest.mark.part(3)
 @pytest.mark.parametrize("kind", KINDS)
-def test_Z1_Z14_an_operator_resumes_after_its_files_were_cleaned(kind: str) -> None:
-    takeovers = tuple(Takeover)
-    for begun in range(KINDS.index(kind) % 9, steps_of(kind), 9):
-        operator_resumes(kind, begun, takeovers[begun // 9 % len(takeovers)])
+def test_Z1_Z14_an_operator_resumes_after_it_was_taken_for_dead(kind: str) -> None:
+    for begun in in_turn(range(steps_of(kind)), KINDS.index(kind), every=9):
+        for takeover in in_turn(tuple(Takeover), begun // 9, every=len(Takeover)):
+            operator_resumes(kind, begun, takeover)
 
 
 @pytest.mark.part(3)
 @pytest.mark.parametrize("kind", KINDS)
-def test_Z1_Z6_a_job_resumes_whose_attempt_was_abandoned(kind: str) -> None:
-    for begun in range(KINDS.index(kind) % 5, job_steps(kind), 5):
-        job_resumes(kind, begun, cleaned=begun % 2 == 0)
+def test_Z1_Z6_a_job_resumes_after_its_attempt_was_abandoned(kind: str) -> None:
+    for begun in in_turn(range(job_steps(kind)), KINDS.index(kind), every=5):
+        for cleaned in in_turn((True, False), begun):
+            job_resumes(kind, begun, cleaned=cleaned)

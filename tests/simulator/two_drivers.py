@@ -77,8 +77,7 @@ class Pair:
             assert ending.reason is Reason.COMMITTED or ending.elsewhere, ending
         # Another run reports the same ending, and does nothing again.
         jobs = len(self.single.world.jobs.drivers)
-        ending = self.single.run(jobs_live_on=True)
-        assert ending is not None
+        ending = self.single.end(jobs_live_on=True)
         assert ending.reason is Reason.COMMITTED, ending
         assert len(self.single.world.jobs.drivers) == jobs
         assert self.single.commits == 1

@@ -30,6 +30,7 @@ from simulator.single import (
 )
 from simulator.two_drivers import Pair
 from support.cases import APPENDS
+from support.present import present
 from tandem.errors import Reason
 from tandem.operations.clean.block_log import clean_with_log
 from tandem.operations.clean.facts import CleaningDependencies
@@ -85,8 +86,7 @@ def operator_resumes(kind: str, begun: int, takeover: Takeover) -> None:
         clean_as_if_dead(single)
     version = single.version
     pair.run(pair.first)
-    ending = pair.first.ending
-    assert ending is not None
+    ending = present(pair.first.ending)
     if takeover is not Takeover.CLEANED:
         assert ending.reason is Reason.COMMITTED or ending.elsewhere, ending
         assert single.version == version, "it put something after the takeover"
@@ -96,8 +96,7 @@ def operator_resumes(kind: str, begun: int, takeover: Takeover) -> None:
 def _settled(single: Single, ending: Ending) -> None:
     """Done at last, once; what zombies left is taken by a cleaning, and nothing else."""
     if ending.reason is not Reason.COMMITTED:
-        found = single.run(jobs_live_on=True)
-        assert found is not None
+        found = single.end(jobs_live_on=True)
         ending = found
     if ending.phase is Phase.SUPERSEDED:
         assert (single.kind, Beside.DELETE) in LAST_BATCH_GONE, ending
@@ -168,8 +167,7 @@ def job_resumes(kind: str, begun: int, *, cleaned: bool) -> None:
         assert doomed.driver is not None
         doomed.driver.alive = True
     ending = doomed.ended()
-    driver = doomed.driver
-    assert driver is not None
+    driver = present(doomed.driver)
     if cleaned:
         clean_as_if_dead(single)
     version = single.version

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from support.lake.held import Held
 from support.lake.lake import Lakes
 from support.lake.timed import TimedLake, day, hours, without
+from tandem.locks.store import InProcessLocks
+from tandem.operations.machine.events import Point
+from tandem.spec.resources import Operation
 
 DAY_2 = "2013-03-02"
 S1 = hours(day(1), day(2), day(3), first=0)
@@ -20,3 +24,8 @@ MORE = hours(day(2), first=500)
 def made(lakes: Lakes, layout: str = "straddling") -> TimedLake:
     loads = [S1] if layout.startswith("straddling") else ALIGNED
     return TimedLake.of(lakes, *loads, vectors="no vectors" not in layout)
+
+
+def alone(table: TimedLake, operation: Operation, at: Point = Point.RECONCILE) -> Held:
+    """An operation that is held, and that no lock keeps from anything."""
+    return table.lake.hold(operation, at, ports=table.lake.ports(locks=InProcessLocks()))

@@ -24,6 +24,7 @@ from support.lake.held import LIMIT_S, Held
 from support.lake.lake import Process, reason
 from support.lake.timed import DAYS, SCHEMA, Hours, TimedLake, interval, join, moment
 from support.lake.timed import table as rows_of
+from support.present import present
 from tandem.errors import OutcomeUnknown, StorageError
 from tandem.locks.store import InProcessLocks
 from tandem.operations.attempt import records
@@ -325,8 +326,7 @@ class Storm:
 
     def _commits(self, ours: Ours) -> None:
         for version in range(len(self.states), self.lake.version + 1):
-            info = self.lake.commit(version).info
-            assert info is not None
+            info = present(self.lake.commit(version).info)
             if info.operation == "ABANDON":
                 continue
             tandem = info.body["tandem"]
@@ -336,8 +336,7 @@ class Storm:
             self._settle_until(version)
             old: Hours = {}
             if ours.at_start:
-                start = records.cutoff_of(self.lake.store, tandem["operation"])
-                assert start is not None
+                start = present(records.cutoff_of(self.lake.store, tandem["operation"]))
                 assert ours.start in (None, start)
                 ours.start, old = start, self.states[start]
             self.events.append(f"{ours.operation.id} commits version {version}")

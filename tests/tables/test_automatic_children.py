@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from support.documents import document
 from support.jobs import quick_lake
 from support.lake import timed
 from support.lake.lake import DELETION_VECTORS, Lake, reason, result
 from support.lake.timed import Hours, TimedLake, day, hours, join, moment, without
+from support.present import present
 from tandem.operations.tables.auto_compaction import (
     TableMemory,
     decide_drop,
@@ -41,12 +43,9 @@ class Kept:
         for rows in loads:
             self.timed.append(rows)
         self.resource = LakeTable.model_validate(
-            {
-                "apiVersion": "tandem.dev/v1alpha1",
-                "kind": "LakeTable",
-                "metadata": {"name": "lake"},
-                "spec": {"location": self.lake.location, "time": timed.DAYS, **spec},
-            }
+            document(
+                "LakeTable", "lake", {"location": self.lake.location, "time": timed.DAYS, **spec}
+            )
         )
         self.snapshot = self.lake.log.snapshot()
         self.memory = TableMemory()
@@ -177,12 +176,10 @@ def test_what_is_kept_is_built_again_when_the_log_was_replaced(tmp_path: Path) -
 def test_a_plan_says_what_an_operator_would_do(tmp_path: Path) -> None:
     kept = Kept(tmp_path, FIRST, LATE, SECOND, THIRD, compaction=CHUNKS, retention=WEEK)
     now_ms = int(moment(24 + 168).timestamp() * 1000)
-    coming = preview_next_compaction(kept.resource, kept.snapshot, now_ms)
-    assert coming is not None
+    coming = present(preview_next_compaction(kept.resource, kept.snapshot, now_ms))
     assert (coming.chunks_due, coming.chunks) == (
         1,
         ("2013-03-01T00:00:00Z/2013-03-03T00:00:00Z",),
     )
-    drop = preview_next_drop(kept.resource, kept.snapshot, now_ms)
-    assert drop is not None
+    drop = present(preview_next_drop(kept.resource, kept.snapshot, now_ms))
     assert (drop.what, drop.chunks) == ("Drop of 2013-03-01", ("2013-03-01",))

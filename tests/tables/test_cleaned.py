@@ -16,7 +16,6 @@ from tandem.errors import StorageError
 from tandem.operations.clean.clean import CleaningOptions, clean, rules_for
 from tandem.operations.machine.events import Effect, Event, Point
 from tandem.planning.cleaning import DAY_MS, CleaningRules
-from tandem.spec.status import Phase
 from tandem.spec.table import Retention
 
 EVERYTHING_IS_OLD = CleaningRules(0, row_maps_ms=0, staging_ms=0, dead_ms=DAY_MS)
@@ -48,7 +47,7 @@ def test_C15_deletion_vectors_of_one_file_are_merged_while_deletes_go_on(tmp_pat
     held = lake.hold(lake.delete("id % 2 = 0"), Point.PUT_COMMIT)
     lake.do(lake.delete("id % 3 = 0"))
     [first] = live_vectors(lake)
-    assert held.finish().phase is Phase.SUCCEEDED
+    held.succeed()
     lake.foreign().delete("id % 7 = 0")  # deltalake adds to what both of ours hide
     third = tuple(row for row in ROWS if row[0] % 3)
     both = tuple(row for row in third if row[0] % 2)
@@ -72,7 +71,7 @@ def test_C15_vectors_of_rounds_that_lost_are_gone_in_the_end(tmp_path: Path) -> 
         lake.do(lake.delete(f"id = {winner}"))
         held.go_on(Point.PUT_COMMIT)
     assert len(vectors(lake)) == 3 + 4
-    assert held.finish().phase is Phase.SUCCEEDED
+    held.succeed()
     assert len(vectors(lake)) == 3 + 1
     assert live_vectors(lake) < vectors(lake)
     lake.assert_clean()
@@ -109,8 +108,7 @@ def test_Z5_cleaning_between_plan_and_job(tmp_path: Path, with_vacuum: bool) -> 
     dry = clean(lake.table(), EVERYTHING_IS_OLD, options=CleaningOptions(dry_run=True))
     assert swept(lake, EVERYTHING_IS_OLD) == {each.file.path for each in dry.garbage}
     assert {m.path for m in lake.store.list("")} >= inputs
-    done = held.finish()
-    assert done.phase is Phase.SUCCEEDED, done
+    done = held.succeed()
     assert done.attempt == 1
     after = plus(before, lambda row: row[1] == 1, 15)
     lake.assert_rows_so_far(after)

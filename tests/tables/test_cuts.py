@@ -11,8 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from support.lake.held import Held
-from support.lake.lake import Lakes, reason, reconciled, result
+from support.lake.lake import Lakes, message, reason, reconciled, result
 from support.lake.timed import (
     DAYS,
     SCHEMA,
@@ -24,23 +23,18 @@ from support.lake.timed import (
     moment,
     without,
 )
-from tables.replaced import ALIGNED, DAY_2, S1, SR, made
+from tables.replaced import ALIGNED, DAY_2, S1, SR, alone, made
 from tandem.intervals import TimeInterval
 from tandem.locks.store import InProcessLocks
 from tandem.operations.machine.events import Point
 from tandem.spark.runtime import row_files
 from tandem.spec.fields import Granularity
 from tandem.spec.resources import Operation
-from tandem.spec.status import OperationStatus, Phase
+from tandem.spec.status import Phase
 from tandem.timeline.chunks import parse_chunk
 from tandem.timeline.lineage import TAG_ROOT
 from tandem.timeline.masks import TAG_MASKED, parse_masked
 from tandem.timeline.segments import TAG_SEGMENT
-
-
-def alone(table: TimedLake, operation: Operation, at: Point = Point.RECONCILE) -> Held:
-    """An operation that is held, and that no lock keeps from anything."""
-    return table.lake.hold(operation, at, ports=table.lake.ports(locks=InProcessLocks()))
 
 
 def cut(table: TimedLake, *chunks: str, **more: Any) -> Operation:
@@ -57,11 +51,6 @@ def days(*numbers: int) -> list[TimeInterval]:
     return [parse_chunk(f"2013-03-{number:02}", Granularity.DAY) for number in numbers]
 
 
-def message(status: OperationStatus) -> str:
-    [found] = [c.message for c in status.conditions if c.type.value == "Succeeded"]
-    return found
-
-
 def test_D56_a_file_lives_on_without_the_day_that_was_cut_out(lakes: Lakes) -> None:
     table = made(lakes)
     done = table.lake.do(cut(table, DAY_2))
@@ -76,8 +65,7 @@ def test_D56_a_file_lives_on_without_the_day_that_was_cut_out(lakes: Lakes) -> N
     assert days(2)[0] in intervals(table)
     assert (result(done).files_added, result(done).files_removed) == (1, 0)
     # What is gone is not taken again, although the bounds of the old file still have it.
-    again = table.lake.run(cut(table, DAY_2))
-    assert again.phase is Phase.SUCCEEDED
+    again = table.lake.do(cut(table, DAY_2))
     assert again.result is None
     assert len(table.lake.jobs.started) == 1
 
@@ -100,8 +88,7 @@ def test_D56_without_vectors_a_file_is_made_again_without_the_day(lakes: Lakes) 
     assert reconciled(done).edit_rounds == 1
     assert table.lake.log.snapshot().protocol == protocol
     assert old.path != left.path
-    again = table.lake.run(cut(table, DAY_2))
-    assert again.phase is Phase.SUCCEEDED
+    again = table.lake.do(cut(table, DAY_2))
     assert again.result is None
     assert len(table.lake.jobs.started) == 1
 
@@ -157,14 +144,13 @@ def test_I57_D56_deletes_and_updates_beside_a_cut(
     compaction = alone(table, cut(table, DAY_2))
     if writer == "deltalake's delete":
         if compaction_first:
-            assert compaction.finish().phase is Phase.SUCCEEDED
+            compaction.succeed()
         # It writes a copy of the file, without the row.
         table.lake.foreign().delete(f"id = {hour}")
     elif compaction_first:
         statement = alone(table, operation)
-        assert compaction.finish().phase is Phase.SUCCEEDED
-        done = statement.finish()
-        assert done.phase is Phase.SUCCEEDED
+        compaction.succeed()
+        done = statement.succeed()
         assert reconciled(done).rows_evaluated in (None, 0)  # carried through the cut
     else:
         table.lake.do(operation, ports=table.lake.ports(locks=InProcessLocks()))
@@ -247,7 +233,7 @@ def test_I57_a_restore_brings_back_a_file_as_it_was_before_the_cut(
     held = alone(table, cut(table, "2013-03-01"))
     table.lake.do(cut(table, DAY_2), ports=table.lake.ports(locks=InProcessLocks()))
     table.lake.foreign().restore(table.lake.first_version)
-    assert held.finish().phase is Phase.SUCCEEDED
+    held.succeed()
     table.assert_history(S1)
 
 
@@ -260,7 +246,7 @@ def test_S21_a_layout_of_a_chunk_beside_appends_succeeds(lakes: Lakes) -> None:
         table = made(lakes)
         held = alone(table, table.lake.compaction("SemiMajor", **options))
         table.append(late)
-        assert held.finish().phase is Phase.SUCCEEDED
+        held.succeed()
         table.assert_shows(S1, late)
         table.assert_history(S1, join(S1, late))
 
@@ -291,7 +277,7 @@ def test_S29_hours_and_days_live_beside_each_other(lakes: Lakes) -> None:
     held = alone(table, by_hour(table))
     table.lake.do(table.lake.update("id = 30", id="9030"))
     after = {**{key: value for key, value in S1.items() if key != 30}, 9_030: 30}
-    assert held.finish().phase is Phase.SUCCEEDED
+    held.succeed()
     table.append(hours(day(2), first=500))
     mixed = join(after, hours(day(2), first=500))
     table.assert_shows(mixed)
@@ -310,8 +296,8 @@ def test_Z17_the_granularity_of_a_table_changes_while_a_cut_runs(lakes: Lakes) -
         table.lake.compaction("SemiMajor", semiMajor={"chunks": ["2013-03"], "granularity": "Day"}),
         Point.AWAIT_LOCKS,
     )
-    assert held.finish().phase is Phase.SUCCEEDED
-    assert waits.finish().phase is Phase.SUCCEEDED
+    held.succeed()
+    waits.succeed()
     table.assert_history(S1)
     table.lake.time = DAYS
     assert sorted(filter(None, intervals(table))) == days(1, 2, 3)

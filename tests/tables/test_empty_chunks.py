@@ -9,20 +9,20 @@ import pytest
 from support.lake.held import Held
 from support.lake.lake import Lakes, result
 from support.lake.timed import Hours, TimedLake, day, hours, interval, moment
+from support.present import present
 from support.some import EVERY_CASE
 from tables.replaced import ALIGNED, DAY_2, S1, made
 from tandem.locks.store import InProcessLocks
 from tandem.operations.kinds import row_scope
 from tandem.operations.machine.events import Point
 from tandem.spec.resources import Operation
-from tandem.spec.status import OperationStatus, Phase
+from tandem.spec.status import OperationStatus
 
 THREE_DAYS = "2013-03-01/2013-03-04"
 
 
 def left_empty(status: OperationStatus) -> int | None:
-    did = result(status).replaced
-    assert did is not None
+    did = present(result(status).replaced)
     return did.empty_chunks
 
 
@@ -45,8 +45,7 @@ def test_a_late_row_fills_its_day(lakes: Lakes) -> None:
     table = made(lakes)
     running = held(table, table.replace(THREE_DAYS))
     table.append(hours(30, first=2_000))
-    done = running.finish()
-    assert done.phase is Phase.SUCCEEDED
+    done = running.succeed()
     assert left_empty(done) == 2
 
 
@@ -129,15 +128,13 @@ def test_it_is_what_the_rows_before_and_after_say(lakes: Lakes, seed: int) -> No
     running = held(table, table.replace(interval(start, end), rows=source, scope=scope))
     for _ in range(dice.randrange(3)):
         table.append(load())
-    done = running.finish()
-    assert done.phase is Phase.SUCCEEDED
+    done = running.succeed()
 
     def days_at(version: int) -> set[str]:
         rows = (hour for _, hour in table.rows(version) if hour is not None)
         return {f"{moment(hour):%d}" for hour in rows if start <= hour < end}
 
-    version = result(done).version
-    assert version is not None
+    version = present(result(done).version)
     assert left_empty(done) == len(days_at(version - 1) - days_at(version))
 
 

@@ -44,7 +44,6 @@ def test_D1_ingest_succeeds(lakes: Lakes) -> None:
     lake.load(batch(0))
     assert lake.names == ["0"]
     lake.assert_states(NOTHING, batch(0))
-    lake.assert_clean()
 
 
 @pytest.mark.parametrize("death", [dies_before_its_work, dies_after_its_work])
@@ -54,7 +53,6 @@ def test_D2_ingest_fails(lakes: Lakes, death: Callable[..., None]) -> None:
     assert lake.run(lake.ingest(batch(0))).phase is Phase.FAILED
     assert lake.names == []
     lake.assert_states(NOTHING)
-    lake.assert_clean()
 
 
 def test_D3_second_ingest_succeeds(lakes: Lakes) -> None:
@@ -62,7 +60,6 @@ def test_D3_second_ingest_succeeds(lakes: Lakes) -> None:
     lake.load(batch(0), batch(1))
     assert lake.names == ["0", "1"]
     lake.assert_states(NOTHING, batch(0), loads([0, 1]))
-    lake.assert_clean()
 
 
 def test_D4_second_ingest_fails(lakes: Lakes) -> None:
@@ -71,7 +68,6 @@ def test_D4_second_ingest_fails(lakes: Lakes) -> None:
     _fails(lake, lake.ingest(batch(1)))
     assert lake.names == ["0"]
     lake.assert_states(NOTHING, batch(0))
-    lake.assert_clean()
 
 
 @pytest.mark.part(2)
@@ -80,10 +76,9 @@ def test_D5_two_ingests_in_either_order(lakes: Lakes, order: tuple[int, int]) ->
     lake = lakes.empty()
     jobs = [lake.hold(lake.ingest(batch(number)), Point.PUT_COMMIT) for number in (0, 1)]
     for number in order:
-        assert jobs[number].finish().phase is Phase.SUCCEEDED
+        jobs[number].succeed()
     assert lake.names == ["0", "1"]  # numbers are given out in the order of commits
     lake.assert_states(NOTHING, batch(order[0]), loads([0, 1]))
-    lake.assert_clean()
 
 
 @pytest.mark.parametrize(("dies", "scenario"), [(0, "D6"), (1, "D7")])
@@ -103,7 +98,6 @@ def test_D6_D7_D8_one_of_two_ingests_dies_and_a_third_comes(
     lake.load(batch(2))
     assert lake.names == ["0", "1"]
     lake.assert_states(NOTHING, batch(lives), loads([lives, 2]))
-    lake.assert_clean()
 
 
 def test_D6_first_of_two_ingests_dies(lakes: Lakes) -> None:
@@ -112,16 +106,14 @@ def test_D6_first_of_two_ingests_dies(lakes: Lakes) -> None:
     lake.load(batch(1))
     assert first.finish().phase is Phase.FAILED
     lake.assert_states(NOTHING, batch(1))
-    lake.assert_clean()
 
 
 def test_D7_second_of_two_ingests_dies(lakes: Lakes) -> None:
     lake = lakes.empty()
     first = _start(lake, lake.ingest(batch(0)))
     _fails(lake, lake.ingest(batch(1)))
-    assert first.finish().phase is Phase.SUCCEEDED
+    first.succeed()
     lake.assert_states(NOTHING, batch(0))
-    lake.assert_clean()
 
 
 def test_D8_third_ingest_after_one_died(lakes: Lakes) -> None:
@@ -130,7 +122,6 @@ def test_D8_third_ingest_after_one_died(lakes: Lakes) -> None:
     lake.load(batch(1), batch(2))
     assert lake.names == ["0", "1"]
     lake.assert_states(NOTHING, batch(1), loads([1, 2]))
-    lake.assert_clean()
 
 
 def test_D9_a_stream_goes_on_while_its_rows_are_compacted(lakes: Lakes) -> None:
@@ -153,14 +144,13 @@ def test_D9_a_stream_goes_on_while_its_rows_are_compacted(lakes: Lakes) -> None:
     assert lake.names[0] == "0.1"
     assert len(lake.live) == 1 + 7
     lake.assert_states(*states)
-    lake.assert_clean()
 
 
 def test_D10_compaction_running(lakes: Lakes) -> None:
     lake = lakes.loaded(4)
     compaction = _start(lake, lake.compaction())
     assert lake.unreachable()  # its output exists …
-    lake.assert_states(OLD)  # … and no reader sees it
+    lake.assert_states_so_far(OLD)  # … and no reader sees it
     assert lake.names == ["0", "1", "2", "3"]
     compaction.finish()
 
@@ -170,7 +160,6 @@ def test_D11_compaction_succeeds(lakes: Lakes) -> None:
     lake.do(lake.compaction())
     assert lake.names == ["0.1"]
     lake.assert_states(OLD)
-    lake.assert_clean()
 
 
 def test_D12_compaction_fails(lakes: Lakes) -> None:
@@ -178,7 +167,6 @@ def test_D12_compaction_fails(lakes: Lakes) -> None:
     _fails(lake, lake.compaction())
     assert lake.names == ["0", "1", "2", "3"]
     lake.assert_states(OLD)
-    lake.assert_clean()
 
 
 def test_D13_ingest_after_compaction(lakes: Lakes) -> None:
@@ -187,7 +175,6 @@ def test_D13_ingest_after_compaction(lakes: Lakes) -> None:
     lake.load(NEW)
     assert lake.names == ["0.1", "4"]
     lake.assert_states(OLD, join(OLD, NEW))
-    lake.assert_clean()
 
 
 def test_D14_ingest_after_failed_compaction(lakes: Lakes) -> None:
@@ -196,7 +183,6 @@ def test_D14_ingest_after_failed_compaction(lakes: Lakes) -> None:
     lake.load(NEW)
     assert lake.names == ["0", "1", "2", "3", "4"]
     lake.assert_states(OLD, join(OLD, NEW))
-    lake.assert_clean()
 
 
 @pytest.mark.part(2)
@@ -220,20 +206,18 @@ def test_D18_ingest_starts_first_both_succeed(lakes: Lakes, commits_first: str) 
 def _both_succeed(lake: Lake, compaction: Held, ingest: Held, commits_first: str) -> None:
     order = [ingest, compaction] if commits_first == "ingest" else [compaction, ingest]
     for each in order:
-        assert each.finish().phase is Phase.SUCCEEDED
+        each.succeed()
     assert lake.names == ["0.1", "4"]
     lake.assert_states(OLD, join(OLD, NEW))
-    lake.assert_clean()
 
 
 def test_D16_compaction_starts_first_ingest_fails(lakes: Lakes) -> None:
     lake = lakes.loaded(4)
     compaction = _start(lake, lake.compaction())
     _fails(lake, lake.ingest(NEW))
-    assert compaction.finish().phase is Phase.SUCCEEDED
+    compaction.succeed()
     assert lake.names == ["0.1"]
     lake.assert_states(OLD)
-    lake.assert_clean()
 
 
 def test_D17_compaction_first_compaction_fails(lakes: Lakes) -> None:
@@ -243,7 +227,6 @@ def test_D17_compaction_first_compaction_fails(lakes: Lakes) -> None:
     assert compaction.finish().phase is Phase.FAILED
     assert lake.names == ["0", "1", "2", "3", "4"]  # s1 stays, where Druid lost it
     lake.assert_states(OLD, join(OLD, NEW))
-    lake.assert_clean()
 
 
 def test_D19_ingest_starts_first_ingest_fails(lakes: Lakes) -> None:
@@ -253,17 +236,15 @@ def test_D19_ingest_starts_first_ingest_fails(lakes: Lakes) -> None:
     assert ingest.finish().phase is Phase.FAILED
     assert lake.names == ["0.1"]
     lake.assert_states(OLD)
-    lake.assert_clean()
 
 
 def test_D20_ingest_starts_first_compaction_fails(lakes: Lakes) -> None:
     lake = lakes.loaded(4)
     ingest = _start(lake, lake.ingest(NEW))
     _fails(lake, lake.compaction())
-    assert ingest.finish().phase is Phase.SUCCEEDED
+    ingest.succeed()
     assert lake.names == ["0", "1", "2", "3", "4"]
     lake.assert_states(OLD, join(OLD, NEW))
-    lake.assert_clean()
 
 
 def test_D23_nothing_is_renamed_on_the_way_to_a_commit(lakes: Lakes) -> None:

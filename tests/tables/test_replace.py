@@ -14,11 +14,11 @@ from deltalake import write_deltalake
 
 from support.jobs import quick_lake
 from support.jobs.runners import dies_after_its_work
-from support.lake.held import Held
-from support.lake.lake import Lakes, reason, result
+from support.lake.lake import Lakes, message, reason, result
 from support.lake.timed import TimedLake, day, hours, interval, join, without
 from support.lake.timed import table as rows_of
-from tables.replaced import ALIGNED, DAY_2, MORE, REST, S1, SJ, SR, made
+from support.present import present
+from tables.replaced import ALIGNED, DAY_2, MORE, REST, S1, SJ, SR, alone, made
 from tandem.delta.actions import AddFile
 from tandem.delta.partitions import NULL_PARTITION
 from tandem.locks.store import InProcessLocks
@@ -36,20 +36,10 @@ LAYOUTS = pytest.mark.parametrize(
 SCOPES = pytest.mark.parametrize("scope", ["AtStart", "AtCommit"])
 
 
-def alone(table: TimedLake, operation: Operation, at: Point = Point.RECONCILE) -> Held:
-    """An operation that is held, and that no lock keeps from anything."""
-    return table.lake.hold(operation, at, ports=table.lake.ports(locks=InProcessLocks()))
-
-
 def masked_in(add: AddFile) -> str:
     """What the hint in a file's tags says (D58)."""
     hidden = add.deletion_vector.cardinality if add.deletion_vector is not None else 0
     return str(parse_masked(add.tags[TAG_MASKED], hidden))
-
-
-def message(status: OperationStatus) -> str:
-    [found] = [c.message for c in status.conditions if c.type.value == "Succeeded"]
-    return found
 
 
 def fails(table: TimedLake, operation: Operation) -> None:
@@ -58,8 +48,7 @@ def fails(table: TimedLake, operation: Operation) -> None:
 
 
 def replaced(status: OperationStatus) -> tuple[int, int | None]:
-    did = result(status).replaced
-    assert did is not None
+    did = present(result(status).replaced)
     return did.rows, did.late
 
 
@@ -104,8 +93,7 @@ def test_D29_D48_D49_D51_an_ingest_beside_a_replacement(
     held = alone(table, table.replace(DAY_2, rows=SR, scope=scope))
     if first == "ingest":
         table.lake.do(table.ingest(SJ))
-    done = held.finish()
-    assert done.phase is Phase.SUCCEEDED
+    done = held.succeed()
     if first == "replacement":
         table.lake.do(table.ingest(SJ))
     late = {} if first == "ingest" and scope == "AtCommit" else SJ
@@ -168,7 +156,7 @@ def test_D36_D37_D39_D40_one_of_the_two_fails(lakes: Lakes, which: str) -> None:
     if which == "replacement":
         held = alone(table, table.lake.compaction("Major"))
         fails(table, table.replace(DAY_2, rows=SR))
-        assert held.finish().phase is Phase.SUCCEEDED
+        held.succeed()
         table.assert_shows(S1, MORE)
         table.assert_history(join(S1, MORE))
         return
@@ -207,8 +195,8 @@ def test_D43_two_replacements_one_waits_and_replaces_the_other(lakes: Lakes, sco
     other = hours(range(40, 44), first=3_000)
     first = table.lake.hold(table.replace(DAY_2, rows=SR, scope=scope), Point.PUT_COMMIT)
     second = table.lake.hold(table.replace(DAY_2, rows=other, scope=scope), Point.AWAIT_LOCKS)
-    assert first.finish().phase is Phase.SUCCEEDED
-    assert second.finish().phase is Phase.SUCCEEDED
+    first.succeed()
+    second.succeed()
     table.assert_shows(REST, other)
     table.assert_history(S1, join(REST, SR), join(REST, other))
 
@@ -237,7 +225,7 @@ def test_D44_two_replacements_of_disjoint_hours_beside_a_compaction(lakes: Lakes
     first = alone(table, table.replace(interval(24, 28), rows=one))
     second = alone(table, table.replace(interval(45, 48), rows=two))
     for held in (first, compaction, second):
-        assert held.finish().phase is Phase.SUCCEEDED
+        held.succeed()
     table.assert_shows(without(join(S1, MORE), range(24, 28), range(45, 48)), one, two)
 
 
@@ -265,8 +253,7 @@ def test_D47_rows_of_a_segment_are_followed_into_a_compaction(lakes: Lakes) -> N
     table = TimedLake.of(lakes, *ALIGNED, MORE)
     held = alone(table, table.replace(replaced={"segments": [table.lake.names[1]]}, rows=SR))
     table.lake.do(table.lake.compaction("SemiMajor"))
-    done = held.finish()
-    assert done.phase is Phase.SUCCEEDED
+    done = held.succeed()
     assert replaced(done) == (24, 0)
     table.assert_shows(REST, MORE, SR)
 
@@ -286,7 +273,7 @@ def test_D58_a_mask_that_leaves_late_rows_is_not_named(lakes: Lakes) -> None:
     held = alone(table, table.replace(interval(28, 42)))
     table.append(hours(day(2), first=100))
     table.lake.do(table.lake.compaction("SemiMajor"))
-    assert held.finish().phase is Phase.SUCCEEDED
+    held.succeed()
     [add] = table.lake.log.snapshot().adds()
     assert TAG_MASKED not in add.tags
     table.assert_shows(without(hours(day(2), first=0), range(28, 42)), hours(day(2), first=100))
@@ -308,8 +295,7 @@ def test_D60_a_drop_starts_no_job(lakes: Lakes, layout: str) -> None:
     done = table.lake.do(table.replace(DAY_2))
     assert table.lake.jobs.started == []
     assert table.lake.version == version + 1
-    info = table.lake.commit().info
-    assert info is not None
+    info = present(table.lake.commit().info)
     assert info.operation == "DELETE"
     assert replaced(done) == (24, 0)
     removed = result(done).files_removed
@@ -360,8 +346,7 @@ def test_an_update_moves_rows_out_of_the_scope_and_into_it(lakes: Lakes) -> None
     held = alone(table, table.replace(DAY_2, rows=SR))
     for id_, time in ((30, "2013-03-09"), (1, "2013-03-02")):
         table.lake.foreign().update(predicate=f"id = {id_}", updates={"ts": f"'{time}T00:00:00Z'"})
-    done = held.finish()
-    assert done.phase is Phase.SUCCEEDED
+    done = held.succeed()
     moved = {30: 8 * 24}
     table.assert_shows({i: h for i, h in REST.items() if i != 1}, moved, SR)
     assert replaced(done) == (24, 0)
@@ -422,8 +407,7 @@ def test_a_partition_names_each_column_once(lakes: Lakes) -> None:
 
 def test_a_file_that_cannot_go_whole_is_rewritten_without_vectors(lakes: Lakes) -> None:
     table = TimedLake.of(lakes, S1, vectors=False)
-    plan = table.lake.run(table.replace(DAY_2, dryRun=True)).plan
-    assert plan is not None
+    plan = present(table.lake.run(table.replace(DAY_2, dryRun=True)).plan)
     size = human_bytes(plan.input_bytes)
     assert plan.edits is not None
     assert plan.edits.startswith(f"rewrites up to 1 file ({size}), those with a row in scope: ")
@@ -437,8 +421,7 @@ def test_where_vectors_alone_are_allowed_a_file_that_cannot_go_whole_is_refused_
 ) -> None:
     table = TimedLake.of(lakes, S1, vectors=False)
     table.lake.vectors = "Only"
-    plan = table.lake.run(table.replace(DAY_2, dryRun=True)).plan
-    assert plan is not None
+    plan = present(table.lake.run(table.replace(DAY_2, dryRun=True)).plan)
     assert "without deletion vectors, they must go whole" in str(plan.steps)
     status = table.lake.run(table.replace(DAY_2))
     assert reason(status) == "DeletionVectorsDisabled"

@@ -15,6 +15,7 @@ import pytest
 from support.lake.held import Held
 from support.lake.lake import DELETION_VECTORS, Lake, Lakes, result
 from support.lake.timed import TimedLake, day, hours, join, without
+from support.present import present
 from tables.replaced import DAY_2, REST, S1, SR, made
 from tandem.delta.scan import scan
 from tandem.locks.store import InProcessLocks
@@ -24,7 +25,7 @@ from tandem.operations.machine.events import Point
 from tandem.operations.rounds.arrow import ArrowRounds
 from tandem.operations.rounds.port import NoSmallRounds, SmallRounds
 from tandem.spec.resources import Operation
-from tandem.spec.status import OperationStatus, Phase
+from tandem.spec.status import OperationStatus
 
 SCOPES = pytest.mark.parametrize("scope", ["AtStart", "AtCommit"])
 LATE = hours(range(30, 60), first=3_000)
@@ -87,14 +88,12 @@ def test_a_late_file_is_read_in_a_further_round(
     table = made(lakes)
     running = hold(table.lake, table.replace(DAY_2, rows=source, scope=scope))
     table.append(LATE)
-    done = running.finish()
-    assert done.phase is Phase.SUCCEEDED, done
+    done = running.succeed()
     assert running.points.count(Point.REQUEST_ROUND) == 1
     assert len(table.lake.jobs.started) == 1
     assert reads == []
     table.assert_shows(REST, source or {}, LATE if scope == "AtStart" else LATE_REST)
-    did = result(done).replaced
-    assert did is not None
+    did = present(result(done).replaced)
     late = len(LATE) - len(LATE_REST)
     assert (did.rows, did.late) == ((24, late) if scope == "AtStart" else (24 + late, None))
     assert did.empty_chunks is None, "the operator would have to read the files"
@@ -106,7 +105,7 @@ def test_a_rewritten_file_is_read_again(lakes: Lakes, reads: list[int]) -> None:
     running = hold(table.lake, table.replace(DAY_2, rows=SR))
     table.lake.do(table.lake.compaction("Major"))
     table.lake.foreign().delete("id = 30 or id = 50")
-    assert running.finish().phase is Phase.SUCCEEDED
+    running.succeed()
     assert reads == []
     table.assert_shows(
         {id_: hour for id_, hour in REST.items() if id_ != 50},
@@ -123,7 +122,7 @@ def test_rows_that_come_back_after_the_job_has_read_are_in_scope(
     table.lake.do(table.lake.delete("id = 30 OR id = 50"))
     running = hold(table.lake, table.replace(DAY_2, scope="AtCommit"))
     table.lake.foreign().restore(before)
-    assert running.finish().phase is Phase.SUCCEEDED
+    running.succeed()
     assert running.points.count(Point.REQUEST_ROUND) == 0
     assert reads == []
     table.assert_shows(REST)
@@ -161,12 +160,10 @@ def test_a_drop_without_a_job_plans_again_with_one(
     start = table.lake.version
     table.append(LATE)
     table.append(MORE)
-    done = running.finish()
-    assert done.phase is Phase.SUCCEEDED, done
+    done = running.succeed()
     assert [job.attempt for job in table.lake.jobs.started] == [2]
     assert reads == [1], "before the commit that met the others"
-    did = result(done).replaced
-    assert did is not None
+    did = present(result(done).replaced)
     assert did.start_version == (start if scope == "AtStart" else None)
     late = (LATE, MORE) if scope == "AtStart" else (LATE_REST, without(MORE, day(2)))
     table.assert_shows(REST, *late)
@@ -178,7 +175,7 @@ def test_a_replace_with_a_job_asks_it_for_what_came_since(lakes: Lakes, reads: l
     running = hold(table.lake, table.replace(DAY_2, rows=SR), OneFile)
     table.append(LATE)
     table.append(MORE)
-    assert running.finish().phase is Phase.SUCCEEDED
+    running.succeed()
     assert [job.attempt for job in table.lake.jobs.started] == [1]
     assert running.points.count(Point.REQUEST_ROUND) == 1
     assert reads == [1], "before the commit that met the others"
@@ -240,8 +237,7 @@ def test_spark_reads_times_of_any_type(
         spec["source"] = {"format": "Parquet", "location": where}
     running = hold(lake, lake.resource("TableReplace", spec))
     lake.append(moments(type_, CAME))
-    done = running.finish()
-    assert done.phase is Phase.SUCCEEDED, done
+    running.succeed()
     assert running.points.count(Point.REQUEST_ROUND) == 1
     assert reads == []
     gone = IN_SCOPE - (CAME.keys() if scope == "AtStart" else set())
@@ -258,6 +254,5 @@ def test_a_drop_with_a_job_that_spark_does(lakes: Lakes) -> None:
     done = run(table.lake, table.replace(DAY_2))
     assert len(table.lake.jobs.started) == 1
     table.assert_shows(*(without(load, day(2)) for load in (S1, *loads)))
-    did = result(done).replaced
-    assert did is not None
+    did = present(result(done).replaced)
     assert did.rows == 24 + 5 * 6

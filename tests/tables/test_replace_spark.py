@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from support.jobs.inline_runner import InlineRunner
-from support.lake.lake import Lakes, result
+from support.lake.lake import Lakes, message, result
 from support.lake.timed import TimedLake, hours, interval, join, without
 from tables.replaced import DAY_2, REST, S1, SR, made
 from tandem.delta.partitions import NULL_PARTITION
@@ -56,9 +56,9 @@ def test_rows_of_the_source_outside_of_the_scope(lakes: Lakes, outside: str) -> 
     status = table.lake.run(table.replace(DAY_2, rows=source, outside=outside))
     if outside == "Fail":
         assert status.phase is Phase.FAILED
-        [message] = [c.message for c in status.conditions if c.type.value == "Succeeded"]
-        assert "outside of what is replaced" in message
-        assert "ts=2013-03-0" in message
+        said = message(status)
+        assert "outside of what is replaced" in said
+        assert "ts=2013-03-0" in said
         table.assert_shows(S1)
         return
     table.assert_shows(REST, SR)

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from support.lake.held import Held
-from support.lake.lake import Lakes, reason
+from support.lake.lake import Lakes, message, reason
 from support.lake.timed import DAYS, TimedLake, day, hours
 from support.lake.timed import table as rows_of
-from tables.replaced import ALIGNED, DAY_2, MORE, REST, S1, SJ, SR, made
+from tables.replaced import ALIGNED, DAY_2, MORE, REST, S1, SJ, SR, alone, made
 from tandem.locks.store import InProcessLocks
 from tandem.operations.clean.clean import clean
 from tandem.operations.machine.events import Point
 from tandem.planning.cleaning import DAY_MS, CleaningRules
-from tandem.spec.resources import Operation
 from tandem.spec.status import Phase
-
-
-def alone(table: TimedLake, operation: Operation, at: Point) -> Held:
-    """An operation that is held, and that no lock keeps from anything."""
-    return table.lake.hold(operation, at, ports=table.lake.ports(locks=InProcessLocks()))
-
 
 EVERYTHING_IS_OLD = CleaningRules(0, row_maps_ms=0, staging_ms=0, dead_ms=DAY_MS)
 
@@ -49,7 +41,7 @@ def test_cleaning_keeps_the_row_maps_since_the_start_version(lakes: Lakes) -> No
     operation = table.replace(DAY_2, rows=SR, startVersion=start)
     held = alone(table, operation, Point.RECONCILE)
     clean(table.lake.table(), EVERYTHING_IS_OLD)
-    assert held.finish().phase is Phase.SUCCEEDED
+    held.succeed()
     table.assert_shows(REST, MORE, SR)
 
 
@@ -81,8 +73,8 @@ def test_a_start_whose_deletion_vectors_were_cleaned_is_not_tried_again(lakes: L
     shown, jobs = table.rows(), len(table.lake.jobs.started)
     status = table.lake.run(table.replace(DAY_2, rows=SR, startVersion=start))
     assert reason(status) == "Conflict"
-    [message] = [c.message for c in status.conditions if c.type.value == "Succeeded"]
-    assert f"version {start}" in message
+    said = message(status)
+    assert f"version {start}" in said
     assert len(table.lake.jobs.started) == jobs + 1
     assert table.rows() == shown
 

@@ -18,7 +18,7 @@ from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
 from support.lake import rows as model
 from support.lake import timed
-from support.lake.lake import loads, reason, reconciled, result
+from support.lake.lake import loads, message, reason, reconciled, result
 from support.lake.plain import (
     PROTOCOL,
     Case,
@@ -27,7 +27,6 @@ from support.lake.plain import (
     assert_no_vectors_of_ours,
     edited,
     figures,
-    last_words,
     plain,
     updates,
 )
@@ -76,8 +75,7 @@ def test_N7_an_update_commits_while_a_rewrite_runs(tmp_path: Path, rewrites: str
     assert figures(reconciled(done)) == edited()
     assert result(done).files_removed == 4
     assert len(lake.log.snapshot().files) == (4 if rewrites == "segment rewrite" else 1)
-    lake.assert_states(FOUR, after)
-    assert_edited_out(lake, after)
+    assert_edited_out(lake, FOUR, after)
 
 
 @pytest.mark.parametrize("rewrites", REWRITES)
@@ -86,15 +84,13 @@ def test_N7_a_rewrite_commits_while_an_update_runs(tmp_path: Path, rewrites: str
     held = lake.hold(lake.update("k = 1", v="v + 15"), Point.READ_RESULT)
     lake.do(REWRITES[rewrites](lake))
     files = len(lake.log.snapshot().files)
-    done = held.finish()
-    assert done.phase is Phase.SUCCEEDED, done
+    done = held.succeed()
     assert reconciled(done).rows_evaluated == 0
     assert reconciled(done).deletes_remapped == 8
     assert figures(reconciled(done)) == edited()
     # Rows keep their places: no file is added but those that take the place of others.
     assert len(lake.log.snapshot().files) == files
-    lake.assert_states(FOUR, UPDATED)
-    assert_edited_out(lake, UPDATED)
+    assert_edited_out(lake, FOUR, UPDATED)
 
 
 @pytest.mark.parametrize("rewrites", ["bin-pack", "sort"])
@@ -111,8 +107,7 @@ def test_N7_a_chain_of_statements_commits_while_a_rewrite_runs(
     rows = tuple((i, k, v * 2 if k in (1, 2) else v) for i, k, v in rows)
     after = join(rows, ((3, 3, -3), (60, 0, 6)))
     lake.assert_rows(after)
-    done = held.finish()
-    assert done.phase is Phase.SUCCEEDED, done
+    done = held.succeed()
     assert figures(reconciled(done)) == edited()
     assert len(lake.log.snapshot().files) == 2  # and the row that the merge inserts
     assert_edited_out(lake, after)
@@ -127,13 +122,11 @@ def test_N7_statements_and_rewrites_overtake_each_other(tmp_path: Path) -> None:
     lake.do(lake.compaction())
     major = lake.hold(lake.compaction("Major"), Point.READ_RESULT)
     lake.do(lake.update("k = 2", v="v + 1"))
-    assert major.finish().phase is Phase.SUCCEEDED
-    done = late.finish()
-    assert done.phase is Phase.SUCCEEDED, done
+    major.succeed()
+    done = late.succeed()
     assert reconciled(done).rows_evaluated == 16
     once = plus(eight, k_is(2), 1)
-    lake.assert_states(eight, once, plus(once, k_is(1), 15))
-    assert_edited_out(lake, plus(once, k_is(1), 15))
+    assert_edited_out(lake, eight, once, plus(once, k_is(1), 15))
 
 
 @pytest.mark.parametrize(
@@ -169,14 +162,12 @@ def test_N8_rows_of_an_heir_are_followed_into_the_compaction_that_takes_it(
     compaction = lake.hold(REWRITES[rewrites](lake), Point.READ_RESULT)
     lake.do(lake.update("k = 1", v="v + 15"))
     late = lake.hold(lake.update("k = 2 OR k = 1", v="v + 1"), Point.READ_RESULT)
-    assert compaction.finish().phase is Phase.SUCCEEDED
-    done = late.finish()
-    assert done.phase is Phase.SUCCEEDED, done
+    compaction.succeed()
+    done = late.succeed()
     assert reconciled(done).rows_evaluated == 0
     assert reconciled(done).deletes_remapped == 16
     after = plus(UPDATED, k_is(1, 2), 1)
-    lake.assert_states(FOUR, UPDATED, after)
-    assert_edited_out(lake, after)
+    assert_edited_out(lake, FOUR, UPDATED, after)
 
 
 def test_N8_a_statement_that_was_evaluated_before_the_heir_evaluates_what_it_changed(
@@ -187,9 +178,8 @@ def test_N8_a_statement_that_was_evaluated_before_the_heir_evaluates_what_it_cha
     late = lake.hold(lake.update("v >= 1500", v="v + 1"), Point.READ_RESULT)
     # Rows that fit only now, and one that fits no more.
     lake.do(lake.update("id IN (1, 2, 30)", v="CASE WHEN id = 30 THEN 0 ELSE v + 5000 END"))
-    assert compaction.finish().phase is Phase.SUCCEEDED
-    done = late.finish()
-    assert done.phase is Phase.SUCCEEDED, done
+    compaction.succeed()
+    done = late.succeed()
     assert reconciled(done).rows_evaluated == 3
     changed = {1: 5100, 2: 5200, 30: 0}
     rows = tuple((i, k, changed.get(i, v)) for i, k, v in FOUR)
@@ -207,11 +197,9 @@ def test_N10_two_updates_of_one_row_both_count(tmp_path: Path, isolation: str) -
         for _ in range(2)
     )
     for held in (first, second):
-        done = held.finish()
-        assert done.phase is Phase.SUCCEEDED, done
+        done = held.succeed()
     assert reconciled(done).rows_evaluated == 1
-    lake.assert_states(FOUR, plus(FOUR, id_in([7]), 10), plus(FOUR, id_in([7]), 20))
-    assert_edited_out(lake, plus(FOUR, id_in([7]), 20))
+    assert_edited_out(lake, FOUR, plus(FOUR, id_in([7]), 10), plus(FOUR, id_in([7]), 20))
 
 
 @pytest.mark.parametrize("first", ["update", "delete", "merge"])
@@ -224,10 +212,10 @@ def test_N10_two_statements_of_one_file_at_once(tmp_path: Path, first: str, seco
     }
     lake = plain(tmp_path)
     one, other = (lake.hold(made[kind][0](), Point.READ_RESULT) for kind in (first, second))
-    assert one.finish().phase is Phase.SUCCEEDED
+    one.succeed()
     between = made[first][1](FOUR)
     lake.assert_rows(between)
-    assert other.finish().phase is Phase.SUCCEEDED
+    other.succeed()
     assert_edited_out(lake, made[second][1](between))
 
 
@@ -265,11 +253,10 @@ def test_N11_a_target_that_gets_a_vector_after_its_edit_is_edited_again(
     held.go_on(Point.PUT_COMMIT)
     hide(lake, 1, 2)
     rows = without(FOUR, id_in([1, 2]))
-    done = held.finish()
-    assert done.phase is Phase.SUCCEEDED, done
+    done = held.succeed()
     assert figures(reconciled(done)) == edited(2)
     assert not any(add.deletion_vector for add in lake.log.snapshot().adds())
-    assert_edited_out(lake, after(rows), protocol)
+    assert_edited_out(lake, after(rows), protocol=protocol)
 
 
 def merged(of: Rows) -> Rows:
@@ -304,8 +291,7 @@ def test_N13_a_writer_that_is_slower_than_we_is_overtaken(tmp_path: Path, statem
         "merge": (lambda lake: lake.merge(((11, 1, -11), (70, 0, 70))), merged_11),
     }
     make, after = cases[statement]
-    done = lake.run(make(lake), interceptor=hits)
-    assert done.phase is Phase.SUCCEEDED, done
+    done = lake.do(make(lake), interceptor=hits)
     assert hits.done == 2
     assert (reconciled(done).edit_rounds or 0) <= 3
     assert_edited_out(lake, after(plus(FOUR, id_in([1, 11]), 1)))
@@ -337,7 +323,7 @@ def test_N13_a_writer_that_is_always_faster_ends_it_as_a_conflict(
         operation = lake.resource("TableUpdate", {"merge": merge, **conflict})
     done = lake.run(operation, interceptor=hits)
     assert (done.phase, reason(done)) == (Phase.FAILED, "Conflict")
-    said = last_words(done)
+    said = message(done)
     if statement == "merge":  # whose job evaluates each round
         assert "3 rounds made no progress; the last was lost to UPDATE by" in said
     else:
@@ -445,8 +431,7 @@ def test_N19_a_replace_and_a_drop_of_a_part_of_a_file(
     held = table.lake.hold(table.replace(DAY_2, rows=rows, scope=scope), Point.READ_RESULT)
     late = hours(30, first=2_000)
     table.append(late)
-    done = held.finish()
-    assert done.phase is Phase.SUCCEEDED, done
+    done = held.succeed()
     kept = late if scope == "AtStart" else {}
     after = timed_join(timed_without(THREE_DAYS, day(2)), rows or {}, kept)
     assert figures(reconciled(done)) == edited()
@@ -471,8 +456,7 @@ def test_N19_a_replace_beside_our_statement_on_the_same_file(
     )
     order = [update, replacement] if first == "statement" else [replacement, update]
     for held in order:
-        done = held.finish()
-        assert done.phase is Phase.SUCCEEDED, done
+        held.succeed()
     table.assert_shows(timed_join(timed_without(THREE_DAYS, day(2)), new))
     table.lake.assert_clean()
     shown = pa.table(table.lake.foreign().scan()).to_pylist()
@@ -514,7 +498,7 @@ def test_N19_a_replace_that_comes_too_late_each_time_is_a_conflict(tmp_path: Pat
     hits = Hits([hit] * 40)
     done = table.lake.run(table.replace(DAY_2, scope="AtCommit"), interceptor=hits)
     assert (done.phase, reason(done)) == (Phase.FAILED, "Conflict")
-    assert "5 rounds of edits made no progress" in last_words(done)
+    assert "5 rounds of edits made no progress" in message(done)
     table.assert_shows(THREE_DAYS)
     table.lake.assert_clean()
 
@@ -551,8 +535,7 @@ def test_N19_a_log_is_merged_by_edits(tmp_path: Path, ordering: str) -> None:
     beaten = {12} if ordering else set()  # it has a lower `v` than the row of the table
     new = tuple(row for row in ((3, 9, 900), (12, 9, 1), (50, 9, 5)) if row[0] not in beaten)
     after = join(without(after, id_in(row[0] for row in new)), new)
-    done = held.finish()
-    assert done.phase is Phase.SUCCEEDED, done
+    done = held.succeed()
     assert reconciled(done).edit_rounds == 1
     assert_edited_out(lake, after)
 
@@ -574,8 +557,7 @@ def test_a_job_makes_the_edits_of_many_bytes(
     make, after = cases[statement]
     held = lake.hold(make(lake), Point.READ_RESULT)
     lake.do(lake.update("id = 16 OR id = 6", v="v + 1"))
-    done = held.finish()
-    assert done.phase is Phase.SUCCEEDED, done
+    done = held.succeed()
     assert (reconciled(done).edit_rounds or 0) >= 1
     assert_edited_out(lake, after(plus(FOUR, id_in([6, 16]), 1)))
 

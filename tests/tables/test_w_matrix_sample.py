@@ -94,7 +94,7 @@ def stage(
 
 @pytest.mark.part(6)
 @pytest.mark.parametrize("cell", of_each_row(), ids=str)
-def test_W1_W2_W3_W4_W5_W6_W7_W8_W10_sample(stage: Stage, cell: Cell) -> None:
+def test_W1_W2_W3_W4_W5_W6_W7_W8_W10_a_cell_of_each_row(stage: Stage, cell: Cell) -> None:
     stage.play(cell)
 
 

@@ -1,6 +1,4 @@
-"""Rewrites on tables without deletion vectors, beside writers that make whole files again: N1 to
-N6, N9 and N12. deltalake is the foreign writer, with the protocol that it gives tables by default.
-"""
+"""Rewrites and edits on tables without deletion vectors."""
 
 from __future__ import annotations
 
@@ -14,7 +12,8 @@ from deltalake.exceptions import CommitFailedError
 
 from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
-from support.lake.lake import loads, reconciled, result
+from support.lake.faults import Fault, ProcessDied, StrikeOnce
+from support.lake.lake import Process, loads, message, reconciled, result
 from support.lake.plain import (
     Case,
     Hits,
@@ -22,18 +21,22 @@ from support.lake.plain import (
     deletes,
     edited,
     figures,
-    last_words,
     plain,
     set_vectors,
     updates,
 )
-from support.lake.rewritten import RECOMPRESS, rewrite
-from support.lake.rows import id_in, k_is, plus, without
+from support.lake.rewritten import RECOMPRESS, replace_all, rewrite
+from support.lake.rows import id_in, join, k_is, plus, without
 from tandem.operations.kinds import rewrite as rule
-from tandem.operations.machine.events import Point
+from tandem.operations.machine.events import Effect, Event, Point
 from tandem.spec.resources import Operation
 from tandem.spec.status import Phase
 from tandem.timeline.lineage import TAG_GROUP
+
+# Rewrites on tables without deletion vectors, beside writers that make whole files again: N1 to
+# N6, N9 and N12. deltalake is the foreign writer, with the protocol that it gives tables by
+# default.
+
 
 FOUR = loads(range(4))
 
@@ -103,8 +106,7 @@ def test_N2_one_input_is_gone(tmp_path: Path) -> None:
     assert reconciled(done).rows_masked == 10
     assert (result(done).files_removed, result(done).files_added) == (3, 1)
     assert len(lake.names) == 2
-    lake.assert_states(FOUR, after)
-    assert_edited_out(lake, after)
+    assert_edited_out(lake, FOUR, after)
 
 
 @pytest.mark.parametrize("left", [1, 0])
@@ -116,7 +118,7 @@ def test_N2_all_inputs_but_one_or_all_are_gone(tmp_path: Path, left: int) -> Non
     done = held.finish()
     assert done.phase is Phase.SUPERSEDED, done
     words = "but one of each output" if left else "all of its inputs"
-    assert words in last_words(done)
+    assert words in message(done)
     assert set(lake.names) == live
     assert_edited_out(lake, plus(FOUR, lambda row: row[0] >= 10 * left, 1))
 
@@ -130,12 +132,11 @@ def test_N2_one_input_is_left_and_has_deleted_rows_it_is_worth_a_file(tmp_path: 
     protocol = lake.log.snapshot().protocol
     held = lake.hold(lake.compaction("Major"), Point.RECONCILE)
     lake.foreign().update({"v": "v + 1"}, predicate="id >= 10")
-    done = held.finish()
-    assert done.phase is Phase.SUCCEEDED, done
+    done = held.succeed()
     assert figures(reconciled(done))["gone"] == 3
     assert not any(add.deletion_vector for add in lake.log.snapshot().adds())
     after = plus(without(FOUR, id_in([3])), lambda row: row[0] >= 10, 1)
-    assert_edited_out(lake, after, protocol)
+    assert_edited_out(lake, after, protocol=protocol)
 
 
 def test_N2_a_bin_of_which_one_input_is_left_stays_and_the_other_bin_commits(
@@ -145,8 +146,7 @@ def test_N2_a_bin_of_which_one_input_is_left_stays_and_the_other_bin_commits(
     rows = loads(range(8))
     held = lake.hold(lake.compaction(), Point.RECONCILE)
     lake.foreign().update({"v": "v + 1"}, predicate="id < 30")
-    done = held.finish()
-    assert done.phase is Phase.SUCCEEDED, done
+    done = held.succeed()
     assert figures(reconciled(done)) == edited(None)
     assert (result(done).files_removed, result(done).files_added) == (4, 1)
     assert_edited_out(lake, plus(rows, lambda row: row[0] < 30, 1))
@@ -170,14 +170,12 @@ def test_N3_an_input_that_was_edited_out_is_restored_before_the_put(
     lake.foreign().update({"v": "v + 1"}, predicate="id = 1")
     held.go_on(Point.PUT_COMMIT, skip=1)  # the first one finds the version taken
     lake.foreign().restore(lake.first_version)
-    done = held.finish()
-    assert done.phase is Phase.SUCCEEDED, done
+    done = held.succeed()
     # From R's bitmaps (R-3): nothing is edited any more, and no row is lost.
     edits = 0 if kind == "segment rewrite" else 1
     assert figures(reconciled(done)) == edited(edits or None)
     assert result(done).files_removed == 4
-    lake.assert_states(FOUR, plus(FOUR, id_in([1]), 1), FOUR)
-    assert_edited_out(lake, FOUR)
+    assert_edited_out(lake, FOUR, plus(FOUR, id_in([1]), 1), FOUR)
 
 
 # N4: a sorted bin that is hit all the time
@@ -190,8 +188,7 @@ HIT = [2 + 10 * number for number in range(8)]
 def test_N4_a_sorted_bin_is_left_as_it_was_and_others_commit(tmp_path: Path) -> None:
     lake = quick_lake.make(tmp_path, 12, properties={}, partition_by=["k"])
     hits = Hits(deletes(lake, *HIT))
-    done = lake.run(sort(lake), interceptor=hits)
-    assert done.phase is Phase.SUCCEEDED, done
+    done = lake.do(sort(lake), interceptor=hits)
     assert figures(reconciled(done)) == edited(rule.MOST_LOST, contended=1)
     said = " ".join(result(done).summary or ())
     assert "1 bin left as it was: an edit took" in said
@@ -206,7 +203,7 @@ def test_N4_the_only_sorted_bin_ends_as_a_conflict_with_what_helps(tmp_path: Pat
     hits = Hits(deletes(lake, *HIT))
     done = lake.run(sort(lake), interceptor=hits)
     assert done.phase is Phase.FAILED
-    assert "other commits changed its rows 5 times before it could be published" in last_words(done)
+    assert "other commits changed its rows 5 times before it could be published" in message(done)
     assert hits.done < len(HIT)
     assert_edited_out(lake, without(loads(range(12)), id_in(HIT[: hits.done])))
 
@@ -222,8 +219,7 @@ def test_N5_an_output_becomes_two_and_two_more_and_commits(
     rows = loads(range(16))
     ids = [n * 10 for n in (3, 12, 8, 1, 15, 5)]
     hits = Hits(updates(lake, *ids))
-    done = lake.run(lake.compaction("Major"), interceptor=hits)
-    assert done.phase is Phase.SUCCEEDED, done
+    done = lake.do(lake.compaction("Major"), interceptor=hits)
     assert hits.done == len(ids)
     assert figures(reconciled(done))["dropped"] == 0
     assert figures(reconciled(done))["contended"] is None
@@ -248,8 +244,8 @@ def test_N5_a_small_output_whose_heirs_change_in_each_round_is_left_as_it_was(
     hits = Hits([lambda: lake.do(lake.update("id = 3", v="v + 1"))] * 30)
     done = lake.run(lake.compaction("Major"), interceptor=hits)
     assert done.phase is Phase.FAILED
-    assert "1 bin left as it was" in last_words(done)
-    assert "use BinPack" not in last_words(done)
+    assert "1 bin left as it was" in message(done)
+    assert "use BinPack" not in message(done)
     assert hits.done == rule.MOST_LOST + 4 + 1
     assert_edited_out(lake, plus(FOUR, id_in([3]), hits.done))
 
@@ -311,8 +307,7 @@ def test_N6_vectors_are_switched_between_two_steps(
     lake.foreign().delete("id = 24")
     rows = without(rows, id_in([24]))
     set_vectors(lake, on=puts)
-    done = held.finish()
-    assert done.phase is Phase.SUCCEEDED, done
+    held.succeed()
     adds = lake.commit().adds
     if not puts:
         assert not any(add.deletion_vector for add in adds)
@@ -320,7 +315,7 @@ def test_N6_vectors_are_switched_between_two_steps(
         # An update that was planned without vectors has parts of rows alone, for edits.
         by_vectors = plans or kind == "delete"
         assert any(add.deletion_vector for add in adds) is by_vectors
-    assert_edited_out(lake, after(rows), protocol)
+    assert_edited_out(lake, after(rows), protocol=protocol)
 
 
 def test_N6_what_earlier_vectors_hide_is_left_out_once_they_are_off(tmp_path: Path) -> None:
@@ -329,12 +324,11 @@ def test_N6_what_earlier_vectors_hide_is_left_out_once_they_are_off(tmp_path: Pa
     protocol = lake.log.snapshot().protocol
     held = lake.hold(lake.compaction("Major"), Point.READ_RESULT)
     set_vectors(lake, on=False)
-    done = held.finish()
-    assert done.phase is Phase.SUCCEEDED, done
+    done = held.succeed()
     assert reconciled(done).deletes_remapped == 0
     [add] = lake.log.snapshot().adds()
     assert add.deletion_vector is None
-    assert_edited_out(lake, without(FOUR, id_in([3])), protocol)
+    assert_edited_out(lake, without(FOUR, id_in([3])), protocol=protocol)
 
 
 @pytest.mark.parametrize("statement", ["update", "delete"])
@@ -352,7 +346,7 @@ def test_N6_a_file_with_an_earlier_vector_is_made_again_without_its_rows(
         after = without(rows, id_in([1, 5]))
     assert figures(reconciled(done)) == edited()
     assert not any(add.deletion_vector for add in lake.log.snapshot().adds())
-    assert_edited_out(lake, after, protocol)
+    assert_edited_out(lake, after, protocol=protocol)
 
 
 # N9: an heir with a row that the outputs lack
@@ -368,13 +362,12 @@ def test_N9_an_heir_that_has_a_row_which_was_dead_at_the_read_is_left_alone(
     lake.foreign().restore(whole)
     set_vectors(lake, on=False)
     lake.do(lake.update("id = 1", v="v + 15"))
-    done = compaction.finish()
-    assert done.phase is Phase.SUCCEEDED, done
+    done = compaction.succeed()
     # Its row 3 is in no output, so it stays, and all that the output has of its input goes (R-7).
     assert figures(reconciled(done)) == edited(gone=1)
     assert result(done).files_removed == 3
     assert len(lake.names) == 2
-    assert_edited_out(lake, plus(FOUR, id_in([1]), 15), protocol)
+    assert_edited_out(lake, plus(FOUR, id_in([1]), 15), protocol=protocol)
 
 
 # N12: row maps that are gone
@@ -402,8 +395,7 @@ def test_N12_without_the_map_of_an_edit_its_file_is_edited_out(tmp_path: Path, h
     compaction = lake.hold(lake.compaction(), Point.READ_RESULT)
     lake.do(lake.update("id = 1", v="v + 15"))
     damage(lake, how)
-    done = compaction.finish()
-    assert done.phase is Phase.SUCCEEDED, done
+    done = compaction.succeed()
     assert figures(reconciled(done)) == edited(gone=1)
     after = plus(FOUR, id_in([1]), 15)
     lake.assert_states(FOUR, after)
@@ -419,8 +411,7 @@ def test_N12_without_the_map_of_an_edit_its_rows_are_evaluated_again(
     update = lake.hold(lake.update("k = 1", v="v + 15"), Point.READ_RESULT)
     lake.do(lake.update("k = 2", v="v + 1"))
     damage(lake, how)
-    done = update.finish()
-    assert done.phase is Phase.SUCCEEDED, done
+    done = update.succeed()
     assert reconciled(done).rows_evaluated == 40
     once = plus(FOUR, k_is(2), 1)
     lake.assert_states(FOUR, once, plus(once, k_is(1), 15))
@@ -434,7 +425,147 @@ def test_N12_a_map_is_lost_between_two_edits_of_one_file(tmp_path: Path, how: st
     lake.do(lake.update("id = 1", v="v + 15"))
     damage(lake, how)
     lake.do(lake.update("id = 2", v="v + 15"))
-    done = compaction.finish()
-    assert done.phase is Phase.SUCCEEDED, done
+    done = compaction.succeed()
     assert figures(reconciled(done)) == edited(gone=1)
     lake.assert_rows(plus(FOUR, id_in([1, 2]), 15))
+
+
+# N15 and N16: operations that make edits are killed, repeated and lied to, and a vacuum removes
+# what no version names yet. One result, and no file is left.
+
+
+NEW = ((3, 3, -3), (60, 0, 6))
+
+KINDS: dict[str, Case] = {
+    "bin-pack": (lambda lake: lake.compaction(), lambda of: of),
+    "sort": (
+        lambda lake: lake.compaction("Major", layout={"strategy": "Sort", "columns": ["v"]}),
+        lambda of: of,
+    ),
+    "update": (lambda lake: lake.update("k = 1", v="v + 15"), lambda of: plus(of, k_is(1), 15)),
+    "delete": (lambda lake: lake.delete("k = 1"), lambda of: without(of, k_is(1))),
+    "merge": (lambda lake: lake.merge(NEW), lambda of: join(without(of, id_in([3, 60])), NEW)),
+    "replace": (lambda lake: replace_all(lake, NEW), lambda _: NEW),
+}
+"""An operation, and the rows after it."""
+POINTS = (
+    Point.READ_RESULT,
+    Point.RECONCILE,
+    Point.WRITE_SIDECARS,
+    Point.PUT_COMMIT,
+    Point.FINISH_JOB,
+    Point.CLEAN_UNUSED,
+    Point.RECORD_RESULT,
+)
+
+
+@pytest.mark.part(4)
+@pytest.mark.parametrize("nth", [1, 2], ids=["first", "second"])
+@pytest.mark.parametrize("fault", Fault)
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_N15_each_step_is_cut_off_lost_or_repeated(
+    tmp_path: Path, kind: str, point: Point, fault: Fault, nth: int
+) -> None:
+    """Another engine changes a file before the first edits are published, so that there are two
+    rounds of them."""
+    lake = plain(tmp_path)
+    lake.backoff_limit = 3
+    make, after = KINDS[kind]
+    operation = make(lake)
+    strike = StrikeOnce(point, fault, nth)
+    hits = Hits(updates(lake, 11))
+
+    def interceptor(effect: Effect, call: Callable[[], Event]) -> Event:
+        return hits(effect, lambda: strike(effect, call))
+
+    before = lake.version
+    try:
+        lake.run(operation, interceptor=interceptor)
+    except ProcessDied:
+        assert fault in (Fault.DIE_BEFORE, Fault.DIE_AFTER)
+    done = lake.do(operation)
+    rows = plus(FOUR, id_in([11]), 1)
+    if hits.done == 0:
+        rows = FOUR  # it died before
+    expected = after(rows)
+    assert_edited_out(lake, expected)
+    # It has taken effect once.
+    ours = [
+        version
+        for version in range(before + 1, lake.version + 1)
+        if (info := lake.commit(version).info) is not None
+        and (info.body.get("tandem") or {}).get("result") is not None
+    ]
+    assert ours == [result(done).version]
+
+
+@pytest.mark.parametrize("at", [Point.RECONCILE, Point.WRITE_SIDECARS, Point.PUT_COMMIT])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "replace"])
+def test_N15_two_processes_make_the_same_edits(tmp_path: Path, kind: str, at: Point) -> None:
+    """One only seemed dead, and goes on once the other has committed and cleaned up: what it wrote
+    since is deleted, too."""
+    lake = plain(tmp_path)
+    lake.backoff_limit = 3
+    make, after = KINDS[kind]
+    operation = make(lake)
+    first, second = (lake.ports(processes=Process(pid, {2})) for pid in (1, 2))
+    zombie = lake.hold(operation, Point.READ_RESULT, ports=first)
+    lake.foreign().update({"v": "v + 1"}, predicate="id = 11")
+    zombie.go_on(at)
+    lake.foreign().update({"v": "v + 1"}, predicate="id = 21")
+    done = lake.do(operation, ports=second)
+    late = zombie.finish()
+    assert lake.unreachable() == set()
+    assert late.phase is Phase.SUCCEEDED
+    assert result(late).version == result(done).version
+    assert_edited_out(lake, after(plus(FOUR, id_in([11, 21]), 1)))
+
+
+# N16: vacuum without retention
+
+
+@pytest.mark.parametrize("at", [Point.WRITE_SIDECARS, Point.PUT_COMMIT])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "replace"])
+def test_N16_a_vacuum_between_an_edit_and_the_put(tmp_path: Path, kind: str, at: Point) -> None:
+    lake = plain(tmp_path)
+    lake.backoff_limit = 3
+    make, after = KINDS[kind]
+    held = lake.hold(make(lake), Point.READ_RESULT)
+    lake.foreign().update({"v": "v + 1"}, predicate="id = 11")
+    held.go_on(at, after=at is Point.WRITE_SIDECARS)
+    lake.vacuum()
+    done = held.succeed()
+    assert done.attempt == 2
+    lake.assert_rows(after(plus(FOUR, id_in([11]), 1)))
+    assert lake.unreachable() == set()
+
+
+@pytest.mark.parametrize("kind", ["bin-pack", "update"])
+def test_N16_a_vacuum_removes_an_edit_that_is_wanted_again(tmp_path: Path, kind: str) -> None:
+    """The edit of a round that was lost, of which nothing has changed since."""
+    lake = plain(tmp_path)
+    lake.backoff_limit = 3
+    make, after = KINDS[kind]
+    held = lake.hold(make(lake), Point.READ_RESULT)
+    lake.foreign().update({"v": "v + 1"}, predicate="id = 11")
+    held.go_on(Point.PUT_COMMIT)
+    lake.append(((90, 0, 9),))
+    lake.vacuum()
+    held.succeed()
+    lake.assert_rows(join(after(plus(FOUR, id_in([11]), 1)), ((90, 0, 9),)))
+    for add in lake.log.snapshot().adds():
+        lake.store.head(add.path)
+
+
+def test_what_edits_are_left_over_goes_at_the_end(tmp_path: Path) -> None:
+    lake = plain(tmp_path)
+    hits = Hits(updates(lake, 1, 11, 21))
+    done = lake.run(lake.compaction(), interceptor=hits)
+    assert done.phase is Phase.SUPERSEDED, done
+    assert hits.done == 3
+    assert_edited_out(lake, plus(FOUR, id_in([1, 11, 21]), 1))
+    hits = Hits(updates(lake, 1))
+    done = lake.run(lake.compaction(), interceptor=hits)
+    assert figures(reconciled(done)) == edited(1, gone=1)
+    assert_edited_out(lake, plus(plus(FOUR, id_in([1, 11, 21]), 1), id_in([1]), 1))

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from support.lake.vectors import encode_inline
+from support.present import present
 from tandem.delta.actions import Action, CommitInfo, RemoveFile
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.intervals import IntervalSet, TimeInterval
@@ -255,8 +256,7 @@ class Table:
         """Delete rows of a file by its positions, in addition to those that are deleted; with no
         more of them than before, rows come back."""
         snapshot = self.log.snapshot()
-        add = snapshot.file(path)
-        assert add is not None
+        add = present(snapshot.file(path))
         vector = encode_inline(BitMap64(dead))
         gone = RemoveFile(path, 0, True, add.deletion_vector, size=add.size)
         new = replace(
@@ -289,8 +289,7 @@ def test_D54_and_garbage_on_a_real_table(tmp_path: Path, seed: int) -> None:
         elif act == "mask" and paths:
             path = luck.choice(paths)
             dead = set(luck.sample(range(10), luck.randint(1, 9)))
-            file = table.log.snapshot().file(path)
-            assert file is not None
+            file = present(table.log.snapshot().file(path))
             if file.stats is not None and '"numRecords":10' in file.stats:
                 table.mask(path, dead)
         elif act == "compact":

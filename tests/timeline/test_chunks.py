@@ -1,10 +1,12 @@
-"""Time chunks against the calendar of the standard library."""
+"""Chunks of files and of rows."""
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from support.lake.segments import add_file, segments
 from tandem.delta.actions import AddFile
 from tandem.errors import InvalidSpec
-from tandem.intervals import ALWAYS, TimeInterval
+from tandem.intervals import ALWAYS, IntervalSet, TimeInterval
 from tandem.spec.table import Granularity
 from tandem.timeline.chunks import (
     TimeColumn,
@@ -24,6 +26,11 @@ from tandem.timeline.chunks import (
     parse_chunk,
     parse_interval,
 )
+from tandem.timeline.file_columns import NO_CHUNK, chunk_starts, rows_within
+from tandem.timeline.segments import output_tags
+
+# Time chunks against the calendar of the standard library.
+
 
 moments = st.datetimes(datetime(1, 2, 1), datetime(9998, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
 granularities = st.sampled_from(Granularity)
@@ -176,3 +183,88 @@ def test_components_are_the_closure_of_overlaps(pairs: list[tuple[int, int]]) ->
             group |= more
         low, high = min(g.start_ms for g in group), max(g.end_ms for g in group)
         assert hulls[interval] == TimeInterval(low, high)
+
+
+# The chunk of each row, beside the calendar.
+
+
+MOMENTS = st.datetimes(timezones=st.just(dt.UTC)).filter(lambda at: 1 < at.year < 9999)
+SHORTER = [granularity for granularity in Granularity if granularity is not Granularity.ALL]
+
+
+@pytest.mark.parametrize("granularity", SHORTER)
+@given(st.lists(st.none() | MOMENTS, max_size=5))
+def test_rows_lie_in_the_chunks_of_the_calendar(
+    granularity: Granularity, times: list[dt.datetime | None]
+) -> None:
+    wanted = [
+        NO_CHUNK if time is None else chunk_of(time, granularity).start_ms * 1_000 for time in times
+    ]
+    for zone in (None, "UTC"):
+        column = pa.array(times, pa.timestamp("us", "UTC")).cast(pa.timestamp("us", zone))
+        assert chunk_starts(column, granularity).tolist() == wanted
+    days = [None if time is None else time.date() for time in times]
+    if granularity is not Granularity.HOUR:
+        assert chunk_starts(pa.array(days, pa.date32()), granularity).tolist() == wanted
+
+
+def test_intervals_end_before_their_end() -> None:
+    """A moment between two milliseconds lies in the earlier one."""
+    column = pa.array([-1, 0, 1_999, 2_000, 2_999, 3_000, None], pa.timestamp("us"))
+    found = rows_within(column, IntervalSet([TimeInterval(0, 1), TimeInterval(2, 3)]))
+    assert found.tolist() == [False, True, False, True, True, False, False]
+
+
+def test_days_that_64_bits_do_not_hold_as_microseconds_are_in_no_interval() -> None:
+    """2013-03-02, and the days that wrapped around to it."""
+    wraps = [15_766 + turn * (1 << 64) // 86_400_000_000 for turn in range(-10, 11)]
+    column = pa.array([*wraps, 2**31 - 1, -(2**31)], pa.int32()).cast(pa.date32())
+    found = rows_within(column, IntervalSet([TimeInterval(1_362_000_000_000, 1_363_000_000_000)]))
+    assert found.tolist() == [turn == 0 for turn in range(-10, 11)] + [False, False]
+
+
+# The chunks of all files at once are those of each file alone.
+
+
+TEXTS = st.datetimes().map(datetime.isoformat) | st.sampled_from(
+    ["2013-01-01", "2013-01-31 23:59:59.999999", "2013-02-01T00:00:00Z", "2013-03-01T00:00+02:00",
+     "1969-12-31", "1969-12-29T00:00:00.001Z", "9999-12-31", "0001-01-01", "soon", ""]
+)  # fmt: skip
+
+
+def alone(times: tuple[str, str], granularity: Granularity) -> TimeInterval | None:
+    try:
+        low, high = map(datetime.fromisoformat, times)
+        low, high = (t.astimezone(UTC) if t.tzinfo else t.replace(tzinfo=UTC) for t in (low, high))
+        if high < low:
+            return None
+        first, last = chunk_of(low, granularity), chunk_of(high, granularity)
+    except (ValueError, OverflowError):
+        return None
+    return TimeInterval(first.start_ms, last.end_ms)
+
+
+@given(
+    st.lists(st.tuples(TEXTS, TEXTS) | TEXTS.map(lambda t: (t, t)), min_size=1, max_size=12),
+    st.sampled_from([g for g in Granularity if g is not Granularity.ALL]),
+)
+def test_chunks_are_those_of_each_file(
+    times: list[tuple[str, str]], granularity: Granularity
+) -> None:
+    adds = [add_file(f"{n:02}", segment="0", times=each) for n, each in enumerate(times)]
+
+    (segment,) = segments(adds, TimeColumn(("t",), granularity))
+
+    expected = [alone(each, granularity) for each in times]
+    assert [file.interval for file in segment.files] == expected
+    one = [time is not None and is_one_chunk(time, granularity) for time in expected]
+    assert [not file.spans for file in segment.files] == one
+
+
+@pytest.mark.parametrize("tag", ["9999-12-01/9999-12-31", "0001-01-01/0001-01-02", "x/y", "/"])
+def test_no_tag_of_a_chunk_makes_a_table_unreadable(tag: str) -> None:
+    tags = output_tags("1", 5) | {"tandem.chunk": tag}
+    (segment,) = segments(
+        [add_file("a", tags=tags, rows=None)], TimeColumn(("t",), Granularity.MONTH)
+    )
+    assert segment.files[0].spans

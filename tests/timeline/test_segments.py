@@ -1,22 +1,39 @@
-"""Segments as a function of live files, and of the past from commits and lineage."""
+"""Segments: from the log, their names and marks."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from support.lake.segments import MIB, add_file, segments
-from tandem.delta.actions import AddFile, Commit, RemoveFile
+from support.present import present
+from tandem.delta.actions import AddFile, Commit, RemoveFile, Txn
+from tandem.delta.log.files import from_adds
 from tandem.delta.stats import MOST_ROWS
 from tandem.spec.table import Granularity
 from tandem.timeline import lineage
 from tandem.timeline.chunks import TimeColumn
 from tandem.timeline.file_columns import TAG_CHUNK
 from tandem.timeline.history import retired
-from tandem.timeline.names import foreign_name
+from tandem.timeline.lineage import Lineage, format_lineage, parse_lineage
+from tandem.timeline.live_tags import read_live_tags
+from tandem.timeline.names import (
+    HIGH_WATER_APP,
+    NameRequest,
+    SegmentNumbers,
+    derived_name,
+    foreign_name,
+    foreign_names,
+    levels_of,
+    name_files,
+    output_names,
+    parse_name,
+)
 from tandem.timeline.segments import (
     TAG_PARENTS,
     TAG_SEGMENT,
@@ -24,8 +41,11 @@ from tandem.timeline.segments import (
     TAG_TYPE,
     SegmentStatus,
     output_tags,
+    sequence_of,
     successor_tags,
 )
+
+# Segments as a function of live files, and of the past from commits and lineage.
 
 
 def test_foreign_files_are_one_segment_each_in_order_of_time_then_path() -> None:
@@ -252,3 +272,248 @@ def test_names_of_removed_files_come_from_their_own_tags() -> None:
     tags = {"tandem.segment": "7", "tandem.sequence": "--5"}
     remove = RemoveFile("p", 1, True, extra={"tags": tags})
     assert [(s.name, s.sequence) for s in retired((), [commit(5, remove)])] == [("7", 0)]
+
+
+# Names, numbers and lineage (S25, Z16).
+
+
+names = st.one_of(
+    st.integers(0, 200).map(str),
+    st.builds("{}.{}".format, st.integers(0, 99), st.integers(1, 9)),
+    st.text("0123456789abcdef", min_size=12, max_size=12).map("f-{}".format),
+)
+
+
+@pytest.mark.parametrize(
+    ("first", "level", "expected"),
+    [
+        ("0", 1, "0.1"),
+        ("0.1", 2, "0.2"),
+        ("5.1", 2, "5.2"),
+        ("0", 2, "0.2"),
+        ("f-" + "a" * 12, 1, None),
+    ],
+)
+def test_names_derive_as_in_carbondata(first: str, level: int, expected: str | None) -> None:
+    assert derived_name(first, level) == expected
+
+
+@pytest.mark.parametrize("text", ["", "7.0", "07", "-1", "1.", ".1", "1.2.3", "f-", "F-" + "a" * 12,
+                                  "f-" + "a" * 13, "../7", "7\n", "9" * 40, "١"])  # fmt: skip
+def test_invalid_segment_names_are_rejected(text: str) -> None:
+    assert parse_name(text) is None
+
+
+@given(st.text(max_size=40))
+def test_foreign_files_have_a_name_that_is_one(path: str) -> None:
+    parsed = present(parse_name(foreign_name(path)))
+    assert parsed.foreign
+    assert parsed.level == 0
+
+
+def test_foreign_first_input_gets_a_fresh_number_with_the_level() -> None:
+    numbers = SegmentNumbers(6)
+    first = foreign_name("part-0.parquet")
+
+    assert output_names([NameRequest(first, 1)], {first}, numbers) == ("7.1",)
+    assert output_names([NameRequest(first, 2)], {first}, numbers) == ("8.2",)
+    assert numbers.txn(1).version == 8
+
+
+def test_name_that_is_live_already_gives_way_to_a_fresh_number() -> None:
+    numbers = SegmentNumbers(3)
+    taken = {"0", "0.1", "4.1"}  # 4.1: carried over from another table, without its txn
+
+    assert output_names([NameRequest("0", 1)], taken, numbers) == ("5.1",)
+
+
+@given(st.lists(st.builds(NameRequest, names, st.integers(1, 4)), max_size=20), st.sets(names),
+       st.integers(-1, 50))  # fmt: skip
+def test_output_names_are_new_and_apart(
+    requests: list[NameRequest], taken: set[str], highest: int
+) -> None:
+    numbers = SegmentNumbers(highest)
+    given_out = output_names(requests, taken, numbers)
+
+    assert len(set(given_out)) == len(requests)
+    assert not taken.intersection(given_out)
+    for request, name in zip(requests, given_out, strict=True):
+        parsed = present(parse_name(name))
+        assert parsed.level == request.level
+        assert name == derived_name(request.first, request.level) or parsed.number > highest  # type: ignore[operator]
+    # The loop starts again when the put loses: same version, same names.
+    assert output_names(requests, taken, SegmentNumbers(highest)) == given_out
+
+
+def test_S25_numbers_are_taken_in_the_commit_and_taken_again_when_it_loses() -> None:
+    txns: dict[str, Txn] = {}
+    first, second = SegmentNumbers.at(txns), SegmentNumbers.at(txns)
+    assert (first.take(), second.take()) == (0, 0)
+
+    txns[HIGH_WATER_APP] = first.txn(10)  # the first put won
+
+    second = SegmentNumbers.at(txns)
+    assert second.take() == 1
+    assert second.txn(20) == Txn(HIGH_WATER_APP, 1, 20)
+
+
+def test_Z16_number_whose_segments_are_all_gone_is_not_used_again() -> None:
+    numbers = SegmentNumbers.at({})
+    assert [numbers.take() for _ in range(4)] == [0, 1, 2, 3]
+    txns = {HIGH_WATER_APP: numbers.txn(1)}
+
+    # Segments 2 and 3 are deleted: no tag mentions them any longer.
+    assert SegmentNumbers.at(txns, ["0", "1"]).take() == 4
+
+
+def test_Z16_numbers_that_tags_carry_are_taken_without_a_high_water_mark() -> None:
+    # A clone carries tags over, not txns; parents count too.
+    assert SegmentNumbers.at({}, ["7.2", "3", "f-" + "0" * 12]).take() == 8
+
+
+@given(st.sets(names))
+def test_lineage_round_trips_as_text(parents: set[str]) -> None:
+    made = lineage.of(parents)
+    text = format_lineage(made, limit=1 << 20)
+
+    assert parse_lineage(text) == made
+    assert set(made) == parents
+    assert len(made) == len(parents)
+    assert all(parent in made for parent in parents)
+    assert "201" not in made
+
+
+@given(st.sets(names), st.integers(30, 300))
+def test_lineage_text_is_bounded_and_counts_what_it_leaves_out(
+    parents: set[str], limit: int
+) -> None:
+    text = format_lineage(lineage.of(parents), limit)
+    back = parse_lineage(text)
+
+    assert len(text) <= limit
+    assert len(back) == len(parents)
+    assert set(back) <= parents
+    assert format_lineage(back, limit) == text
+
+
+def test_lineage_of_many_loads_is_short_and_of_many_foreign_files_bounded() -> None:
+    assert format_lineage(lineage.of(map(str, range(1_000_000)))) == "0-999999"
+    assert format_lineage(lineage.of(["0.1", "4.1", "8.1"])) == "0.1,4.1,8.1"
+    assert format_lineage(lineage.of(["0", "1", "2", "3", "5.1"])) == "0-3,5.1"
+
+    foreign = [foreign_name(str(n)) for n in range(10_000)]
+    text = format_lineage(lineage.of(["3", *foreign]))
+    assert len(text) <= lineage.MAX_LENGTH
+    assert text.startswith("3,f-")
+    assert len(parse_lineage(text)) == 10_001
+
+
+@given(st.text("0123456789-,.+f abc", max_size=60))
+def test_lineage_never_fails_on_tags_of_other_writers(text: str) -> None:
+    assert isinstance(parse_lineage(text), Lineage)
+
+
+# Names of all files at once are those of `names`, one by one.
+
+
+TAGS_COLUMNS = (
+    st.none() | st.text(max_size=8) | st.from_regex(r"\A(f-[0-9a-f]{12}|\d{1,3}(\.\d{1,2})?)\n?\Z")
+)
+PATHS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+
+
+@given(st.lists(PATHS))
+def test_foreign_names(paths: list[str]) -> None:
+    assert foreign_names(pa.array(paths, pa.string())).to_pylist() == list(map(foreign_name, paths))
+
+
+@given(st.lists(TAGS_COLUMNS))
+def test_levels(texts: list[str | None]) -> None:
+    parsed = [parse_name(text) if text is not None else None for text in texts]
+    levels = [name.level if name is not None else -1 for name in parsed]
+    assert levels_of(pa.array(texts, pa.string())).tolist() == levels
+
+
+@given(st.lists(st.tuples(TAGS_COLUMNS, PATHS)))
+def test_files_have_the_names_in_their_tags_or_those_of_their_paths(
+    files: list[tuple[str | None, str]],
+) -> None:
+    tags, paths = (pa.array([each[at] for each in files], pa.string()) for at in (0, 1))
+
+    codes, names, levels = name_files(tags, paths)
+
+    parsed = [parse_name(tag) if tag is not None else None for tag, _ in files]
+    found = names.take(codes).to_pylist()
+    assert found == [names[code] for code in codes.tolist()]
+    assert found == [
+        name.text if name is not None else foreign_name(path)
+        for name, (_, path) in zip(parsed, files, strict=True)
+    ]
+    assert levels.tolist() == [name.level if name is not None else 0 for name in parsed]
+    # Of some codes, in another order; and by name.
+    last = codes[::-2]
+    ordered = names.ordered(last)
+    assert ordered.take(np.arange(len(last))).to_pylist() == found[::-2]
+    for wanted in (set(found[:1]), set(found[-2:]), {"f-0123456789ab", "7"}):
+        assert ordered.among(wanted).tolist() == [name in wanted for name in found[::-2]]
+
+
+# Names and order by column, against the segments themselves.
+
+
+NAMES = st.sampled_from(["0", "0.1", "17.2", "f-0123456789ab", "x", "", "007", "-1", "9" * 20])
+SEQUENCES = st.sampled_from(["5", "-7", "123456789012345", "1234567890123456", "x", "", "5\n"])
+PARENTS = st.sampled_from(["0-3", "f-0123456789ab,5.1", "x", "", "3-1", "4,+2"])
+
+TAGS_MARKS = {TAG_SEGMENT: NAMES, TAG_SEQUENCE: SEQUENCES, TAG_PARENTS: PARENTS}
+
+
+@st.composite
+def working_sets(draw: st.DrawFn) -> list[AddFile]:
+    adds = []
+    for number in range(draw(st.integers(0, 6))):
+        tags = {}
+        for key, values in (
+            (TAG_SEGMENT, NAMES),
+            (TAG_SEQUENCE, SEQUENCES),
+            (TAG_PARENTS, PARENTS),
+        ):
+            if draw(st.booleans()):
+                tags[key] = draw(values)
+        adds.append(add_file(f"{number}", tags=tags, sequence=draw(st.integers(0, 20))))
+    return adds
+
+
+@given(working_sets(), st.sets(st.sampled_from(["0", "1", "2"])))
+def test_columns_agree_with_the_segments(adds: list[AddFile], without: set[str]) -> None:
+    left = [add for add in adds if add.logged_path not in without]
+    live = segments(left)
+    marks = read_live_tags(from_adds(adds), without=without)
+
+    tagged = {add.tags.get(TAG_SEGMENT, "") for add in left}
+    assert marks.names == {name for name in tagged if name and parse_name(name) is not None}
+    assert marks.names <= {segment.name for segment in live}
+    assert marks.newest == max((sequence_of(add) for add in left), default=None)
+    by_segment = {name for segment in live for name in segment.parents.mentioned()}
+    assert by_segment <= marks.mentioned
+
+
+def test_lineage_guards_its_numbers() -> None:
+    tags = output_tags("17.1", 5, parents=lineage.of(["f-" + "0" * 12, "18", "19"]))
+    assert read_live_tags(from_adds([add_file("a", tags=tags)])).mentioned == {
+        "17.1",
+        "19",
+        "f-" + "0" * 12,
+    }
+
+
+@pytest.mark.parametrize(("now_ms", "expected"), [(500, 1003), (5000, 5000)])
+def test_a_new_sequence_is_after_every_live_one_when_clocks_disagree(
+    now_ms: int, expected: int
+) -> None:
+    files = from_adds([add_file(f"{n}", sequence=1000 + n) for n in range(3)])
+    assert read_live_tags(files).next_sequence(now_ms) == expected
+
+
+def test_the_first_sequence_is_the_time() -> None:
+    assert read_live_tags(from_adds([])).next_sequence(7) == 7

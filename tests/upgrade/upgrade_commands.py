@@ -16,6 +16,7 @@ import pytest
 
 from support.crash.crash_table import FIRST, CrashTable, expected
 from support.crash.processes import REPOSITORY
+from support.documents import document
 from support.waiting import await_that
 
 Tables = Callable[[], CrashTable]
@@ -46,12 +47,7 @@ def start(tree: Path, file: Path) -> subprocess.Popen[str]:
 
 
 def resources(table: CrashTable) -> Path:
-    lake = {
-        "apiVersion": "tandem.dev/v1alpha1",
-        "kind": "LakeTable",
-        "metadata": {"name": "lake"},
-        "spec": {"location": table.path.as_uri()},
-    }
+    lake = document("LakeTable", "lake", {"location": table.path.as_uri()})
     file = table.folder / "resources.yaml"
     file.write_text("\n---\n".join(map(json.dumps, (lake, table.resource(KIND)))))
     return file

@@ -10,7 +10,6 @@ from deltalake import write_deltalake
 from mergelog.hudi.trace import Batch, Trace
 from mergelog.orders import MERGE, STITCH, Orders, Rows
 from tandem import mergelog
-from tandem.spec.status import Phase
 
 
 def answers(folder: Path, trace: Trace) -> list[Rows]:
@@ -27,7 +26,7 @@ def answers(folder: Path, trace: Trace) -> list[Rows]:
         for number, step in enumerate(trace.steps):
             if isinstance(step, str):
                 spec = STITCH if step == "stitch" else MERGE
-                assert orders.run(spec, name=f"step-{number}").phase is Phase.SUCCEEDED
+                orders.do(spec, name=f"step-{number}")
             else:
                 upserts = tuple(record for record in step if record[2] is not None)
                 deletes = tuple(record for record in step if record[2] is None)

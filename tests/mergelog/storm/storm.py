@@ -18,6 +18,7 @@ from deltalake import write_deltalake
 
 from mergelog.storm.batches import BASE, SCHEMA, Batch, Instant, Row, instants, view
 from mergelog.storm.writers import Message, WriterProcesses
+from support.documents import document
 from support.jobs.quick_jobs import QuickJobs
 from support.lake.s3 import S3Server
 from tandem import mergelog
@@ -185,12 +186,9 @@ class Storm:
         spec: Mapping[str, Any],
     ) -> OperationStatus:
         operation = model.model_validate(
-            {
-                "apiVersion": "tandem.dev/v1alpha1",
-                "kind": model.kind_name,
-                "metadata": {"name": name},
-                "spec": {"tableRef": {"name": "storm"}, "backoffLimit": 0, **spec},
-            }
+            document(
+                model.kind_name, name, {"tableRef": {"name": "storm"}, "backoffLimit": 0, **spec}
+            )
         )
         log = DeltaLog(self.store)
         table = Table(self.store, log, "LakeTable/storm", storage_options=self.options)

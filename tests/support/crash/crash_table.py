@@ -16,6 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from support.cases import APPENDS, COMMIT_TO_LOG, ON_LOG, REWRITES
 from support.crash.processes import Order
+from support.documents import document
 from support.lake import rows as model
 from support.lake.log_blocks import LogBlocks
 from support.lake.rows import Rows, id_in, k_is, plus, rows, without
@@ -186,12 +187,9 @@ class CrashTable:
             ),
         }
         name, body = bodies[kind]
-        return {
-            "apiVersion": "tandem.dev/v1alpha1",
-            "kind": name,
-            "metadata": {"name": f"the-{kind.replace(' ', '-')}"},
-            "spec": {"tableRef": {"name": "lake"}, **body},
-        }
+        return document(
+            name, f"the-{kind.replace(' ', '-')}", {"tableRef": {"name": "lake"}, **body}
+        )
 
     def _source(self, name: str) -> dict[str, str]:
         return {"format": "Parquet", "location": (self.folder / f"{name}.parquet").as_uri()}

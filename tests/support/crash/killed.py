@@ -17,7 +17,7 @@ from support.crash.crash_table import (
     expected_beside,
     over,
 )
-from support.crash.processes import CLEANING, Order, ProcessStarter, Strike
+from support.crash.processes import CLEANING, End, Order, ProcessStarter, Strike
 from support.lake.rows import Rows
 from tandem.operations.machine.events import Point
 
@@ -130,16 +130,30 @@ def die_and_recover(
     final = expected_beside(kind, meanwhile)
     assert table.shown() in {*begun, final}
 
+    ends_once(starter, table, kind, begun, final)
+
+
+def ends_once(
+    starter: ProcessStarter, table: CrashTable, kind: str, begun: set[Rows], final: Rows
+) -> None:
+    """Restart, look, run once more, look. `begun`: what the table may have shown before."""
     end = starter.run(table.order(kind))
     assert end.signal == 0
     assert end.phase == "Succeeded", end.condition
     assert table.shown() == final
+    assert_happened_once(starter, table, kind, begun, end)
+
+
+def assert_happened_once(
+    starter: ProcessStarter, table: CrashTable, kind: str, begun: set[Rows], end: End
+) -> None:
+    """Look, run once more, which changes nothing."""
     # No version in between was mixed either.
-    assert set(table.history()) <= {*begun, final}
+    assert set(table.history()) <= {*begun, table.shown()}
+    # Neither complete files that no version names nor parts of them.
     assert table.unreachable() == set()
     assert table.successes() == 1
     table.assert_as_allowed()
-
     version, files = table.version, table.files()
     again = starter.run(table.order(kind))
     assert again.status["result"] == end.status["result"]
@@ -198,38 +212,24 @@ def append_before_and_after(
     starters: ProcessStarters, tables: Tables, kind: str, point: Point, **more: Any
 ) -> None:
     """Both sides of a point, in two processes at once."""
-    with ThreadPoolExecutor(2) as pool:
-        futures = [
-            pool.submit(
-                append_dies_and_counts_once, starter, tables(), kind, Strike(point, after), **more
-            )
-            for starter, after in zip(starters, (False, True), strict=True)
-        ]
-    for future in futures:
-        future.result()
+    before_and_after(starters, tables, kind, point, die=append_dies_and_counts_once, **more)
 
 
 def before_and_after(
-    starters: ProcessStarters, tables: Tables, kind: str, point: str, *, nth: int = 1, **more: Any
-) -> None:
-    """Both sides of a point, in two processes at once."""
-    side_by_side(starters, tables, (kind, kind), point, nth=nth, **more)
-
-
-def side_by_side(
     starters: ProcessStarters,
     tables: Tables,
-    kinds: tuple[str, str],
+    kind: str,
     point: str,
     *,
     nth: int = 1,
+    die: Callable[..., None] = die_and_recover,
     **more: Any,
 ) -> None:
-    """One kind is killed before a point and one after it, in two processes at once."""
+    """Both sides of a point, in two processes at once."""
     with ThreadPoolExecutor(2) as pool:
         futures = [
-            pool.submit(die_and_recover, starter, tables(), kind, Strike(point, after, nth), **more)
-            for starter, kind, after in zip(starters, kinds, (False, True), strict=True)
+            pool.submit(die, starter, tables(), kind, Strike(point, after, nth), **more)
+            for starter, after in zip(starters, (False, True), strict=True)
         ]
     for future in futures:
         future.result()
@@ -254,16 +254,9 @@ def answers_are_lost(starter: ProcessStarter, table: CrashTable, kind: str, poin
         end = starter.run(table.order(kind))
         assert end.phase == "Succeeded", end.condition
     meanwhile = str(more.get("meanwhile", ""))
-    final = expected_beside(kind, meanwhile)
-    assert table.shown() == final
-    assert set(table.history()) <= {FIRST, after_foreign(meanwhile, FIRST), final}
-    assert table.unreachable() == set()
-    assert table.successes() == 1
-    table.assert_as_allowed()
-    version, files = table.version, table.files()
-    again = starter.run(table.order(kind))
-    assert again.status["result"] == end.status["result"]
-    assert (table.version, table.files()) == (version, files)
+    assert table.shown() == expected_beside(kind, meanwhile)
+    begun = {FIRST, after_foreign(meanwhile, FIRST)}
+    assert_happened_once(starter, table, kind, begun, end)
 
 
 def recover(starter: ProcessStarter, table: CrashTable, kind: str, meanwhile: str = "") -> None:
@@ -272,18 +265,7 @@ def recover(starter: ProcessStarter, table: CrashTable, kind: str, meanwhile: st
     begun = after_foreign(meanwhile if table.version > table.begins else "", FIRST)
     final = expected(kind, begun)
     assert table.shown() in (begun, final)
-    finished = starter.run(table.order(kind))
-    assert finished.phase == "Succeeded", finished.condition
-    assert table.shown() == final
-    assert set(table.history()) <= {FIRST, begun, final}
-    # Neither complete files that no version names nor parts of them.
-    assert table.unreachable() == set()
-    assert table.successes() == 1
-    table.assert_as_allowed()
-    version = table.version
-    again = starter.run(table.order(kind))
-    assert again.status["result"] == finished.status["result"]
-    assert table.version == version
+    ends_once(starter, table, kind, {FIRST, begun}, final)
 
 
 def strikes_in_turn(

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from tandem.operations.machine.events import Effect, Event, Point
 from tandem.operations.session.options import Interceptor
-from tandem.spec.status import OperationStatus
+from tandem.spec.status import OperationStatus, Phase
 
 LIMIT_S = 100.0
 
@@ -72,6 +72,12 @@ class Held:
             raise self._error
         assert self._status is not None
         return self._status
+
+    def succeed(self) -> OperationStatus:
+        """Let it go on to its end, which must be a success."""
+        status = self.finish()
+        assert status.phase is Phase.SUCCEEDED, status
+        return status
 
     def _arm(self, at: Point | None, after: bool, skip: int) -> None:
         self._where = None if at is None else (at, after)

@@ -27,10 +27,12 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 
 from delta_session import interpreting
+from support.documents import document
 from support.jobs.runners import Jobs
 from support.lake import rows as model
 from support.lake.held import Held
 from support.lake.rows import Rows
+from support.present import present
 from tandem import spec
 from tandem.delta import dv
 from tandem.delta.actions import Commit
@@ -126,15 +128,10 @@ class Lake:
 
     def resource(self, kind: str, body: Mapping[str, Any]) -> Operation:
         self.count += 1
-        parsed = spec.parse(
-            {
-                "apiVersion": "tandem.dev/v1alpha1",
-                "kind": kind,
-                # By the version too: the tables of a template go on counting apart.
-                "metadata": {"name": f"op-{self.first_version}-{self.count}"},
-                "spec": {"tableRef": {"name": "lake"}, "backoffLimit": self.backoff_limit, **body},
-            }
-        )
+        # By the version too: the tables of a template go on counting apart.
+        name = f"op-{self.first_version}-{self.count}"
+        more = {"tableRef": {"name": "lake"}, "backoffLimit": self.backoff_limit, **body}
+        parsed = spec.parse(document(kind, name, more))
         assert isinstance(parsed, Operation)
         return parsed
 
@@ -148,18 +145,17 @@ class Lake:
 
     def table(self) -> Table:
         resource = spec.parse(
-            {
-                "apiVersion": "tandem.dev/v1alpha1",
-                "kind": "LakeTable",
-                "metadata": {"name": "lake"},
-                "spec": {
+            document(
+                "LakeTable",
+                "lake",
+                {
                     "location": self.location,
                     "storage": {"options": dict(self.options)},
                     "vectors": self.vectors,
                     **({"time": dict(self.time)} if self.time else {}),
                     **({"index": dict(self.index)} if self.index else {}),
                 },
-            }
+            )
         )
         assert isinstance(resource, LakeTable)
         return Table(
@@ -218,6 +214,12 @@ class Lake:
     def _foreign(self) -> dict[str, str] | None:
         return dict(self.foreign_options) or None
 
+    def vacuum(self) -> None:
+        """By deltalake: all that no version names, at once."""
+        self.foreign().vacuum(
+            retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True
+        )
+
     @property
     def delta_spark(self) -> SparkSession:
         """Where Spark + Delta reads and writes; jobs run on `spark`."""
@@ -267,8 +269,10 @@ class Lake:
 
     def assert_states(self, *states: Rows) -> None:
         """Every version since the scenario began shows one of these states, in this order: none
-        is mixed, none comes back (C16). Read by deltalake; then the last one by all."""
+        is mixed, none comes back (C16). Read by deltalake; then the last one by all. Nothing is
+        left behind."""
         self.assert_states_so_far(*states)
+        self.assert_clean()
         if self.spark_reads:
             last = tuple(sorted(states[-1]))
             assert difference(self.by_spark(), last) == "", "Spark + Delta"
@@ -307,9 +311,7 @@ class Lake:
         return {s.name: s.deleted_rows for s in self.live if s.deleted_rows}
 
     def commit(self, version: int | None = None) -> Commit:
-        found = self.log.commit(self.version if version is None else version)
-        assert found is not None
-        return found
+        return present(self.log.commit(self.version if version is None else version))
 
     def data_files(self) -> set[str]:
         """What Tandem wrote and commits may name: data, deletion vectors, row maps."""
@@ -340,15 +342,19 @@ def reason(status: OperationStatus) -> str:
     return found
 
 
+def message(status: OperationStatus) -> str:
+    """What it says of its end."""
+    [found] = [c.message for c in status.conditions if c.type.value == "Succeeded"]
+    return found
+
+
 def result(status: OperationStatus) -> OperationResult:
     assert status.result is not None, status
     return status.result
 
 
 def reconciled(status: OperationStatus) -> Reconciled:
-    found = result(status).reconciled
-    assert found is not None, status
-    return found
+    return present(result(status).reconciled)
 
 
 def difference(found: Rows, expected: Rows) -> str:

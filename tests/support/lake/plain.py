@@ -16,7 +16,7 @@ from tandem.delta.actions import Protocol
 from tandem.delta.protocol import writes_deletion_vectors
 from tandem.operations.machine.events import Effect, Event, Point
 from tandem.spec.resources import Operation
-from tandem.spec.status import OperationStatus, Reconciled
+from tandem.spec.status import Reconciled
 
 Case = tuple[Callable[[QuickLake], Operation], Callable[[Rows], Rows]]
 """An operation, and what it makes of rows."""
@@ -32,11 +32,13 @@ def plain(folder: Path, loads: int = 4) -> QuickLake:
     return lake
 
 
-def assert_edited_out(lake: Lake, rows: Rows, protocol: Protocol = PROTOCOL) -> None:
-    """All readers show these rows; no version has rows of ours that are not in the table; nothing
-    is left, no commit of ours added a vector where they were off (R-2), nor changed the protocol
-    or the properties."""
-    lake.assert_rows(rows)
+def assert_edited_out(lake: Lake, *states: Rows, protocol: Protocol = PROTOCOL) -> None:
+    """All readers show the last of these states, and the versions before all of them, unless it is
+    the only one; nothing is left, no commit of ours added a vector where they were off (R-2), nor
+    changed the protocol or the properties."""
+    if len(states) > 1:
+        lake.assert_states(*states)
+    lake.assert_rows(states[-1])
     lake.assert_clean()
     assert lake.log.snapshot().protocol == protocol
     assert_no_vectors_of_ours(lake)
@@ -106,8 +108,3 @@ def updates(lake: Lake, *ids: int) -> list[Callable[[], object]]:
 def deletes(lake: Lake, *ids: int) -> list[Callable[[], object]]:
     """For each row a delete by deltalake, which makes its file again without it."""
     return [partial(lambda id_: lake.foreign().delete(f"id = {id_}"), id_) for id_ in ids]
-
-
-def last_words(status: OperationStatus) -> str:
-    [found] = [c.message for c in status.conditions if c.type.value == "Succeeded"]
-    return found
