@@ -36,6 +36,7 @@ class TableSeed(Operation):
     mode: ClassVar[Mode] = Mode.APPEND
     default_priority: ClassVar[int] = 75
     columns: ClassVar[Mapping[str, str]] = {"Rows": ".spec.rows"}
+    reports: ClassVar[frozenset[str]] = frozenset({"result.rowsAffected"})
 
     kind: Literal["TableSeed"]
     spec: TableSeedSpec

@@ -256,6 +256,9 @@ class Operation(Resource):
     """What `kubectl get` prints of it after the table: name and JSON path."""
     result_columns: ClassVar[Mapping[str, str]] = {}
     """The same after the phase."""
+    reports: ClassVar[frozenset[str]] = frozenset()
+    """What its status has beside what each kind reports, by JSON path below `status`. A path that
+    one kind names is in the definitions of those only that name it, too."""
 
     spec: OperationSpec
 

@@ -367,6 +367,7 @@ class TableCompaction(Operation):
     mode: ClassVar[Mode] = Mode.REWRITE
     default_priority: ClassVar[int] = 25
     columns: ClassVar[Mapping[str, str]] = {"Type": ".spec.type"}
+    reports: ClassVar[frozenset[str]] = frozenset({"yields", "result.rowsAffected"})
     kind: Literal["TableCompaction"]
     spec: TableCompactionSpec
 

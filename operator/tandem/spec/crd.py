@@ -32,6 +32,7 @@ from tandem.spec.common import (
     GROUP,
     OPERATIONS,
     VERSION,
+    Operation,
     OperationSpec,
     RewritingSpec,
     plural,
@@ -488,30 +489,21 @@ def _fixed_rules(model: type[AnyKind], spec_model: type[BaseModel], spec: JsonSc
     return rules
 
 
-_APPENDING: Final = frozenset({"TableIngest", "TableUpdate"})
-_ONLY_OF: Final[Mapping[tuple[str, ...], frozenset[str]]] = {
-    ("yields",): frozenset({"TableCompaction", "SegmentRewrite"}),
-    ("plan", "instants"): frozenset({"LogCompaction"}),
-    ("result", "replaced"): frozenset({"TableReplace"}),
-    ("result", "rowsAffected"): _APPENDING | {"TableCompaction", "TableReplace"},
-    ("result", "rowsAffected", "upserted"): _APPENDING,
-    ("result", "blocksIn"): frozenset({"LogCompaction"}),
-    ("result", "blocksOut"): _APPENDING | {"LogCompaction"},
-    ("result", "instants"): _APPENDING | {"LogCompaction"},
-}
-"""Fields of the status that only operations of these kinds report."""
+def _remove(schema: JsonSchema, path: Sequence[str]) -> None:
+    *above, name = path
+    for part in above:
+        schema = schema.get("properties", {}).get(part, {})
+    schema.get("properties", {}).pop(name, None)
 
 
 def _status(kind: type[AnyKind]) -> JsonSchema:
     """Open to what other versions of the operator report: no enums, no bounds, no required
     fields but what makes a condition one. What only some kinds report is in their schemas only."""
     schema = object_schema(_STATUSES.get(kind, OperationStatus), defaults=False)
-    for (*above, name), kinds in _ONLY_OF.items():
-        within = schema
-        for part in above:
-            within = within.get("properties", {}).get(part, {})
-        if kind.kind_name not in kinds and kind not in _STATUSES:
-            within.get("properties", {}).pop(name, None)
+    if issubclass(kind, Operation):
+        for path in frozenset().union(*(each.reports for each in OPERATIONS.values())):
+            if path not in kind.reports:
+                _remove(schema, path.split("."))
     _loosen(schema)
     schema["description"] = "The observed state; written by the operator."
     # -1 until the operator has seen the resource. Without it, tools that wait for a resource take

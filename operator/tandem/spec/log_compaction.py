@@ -46,6 +46,9 @@ class LogCompaction(Operation):
     mode: ClassVar[Mode] = Mode.REWRITE
     default_priority: ClassVar[int] = 25
     columns: ClassVar[Mapping[str, str]] = {"Strategy": ".spec.strategy"}
+    reports: ClassVar[frozenset[str]] = frozenset(
+        {"plan.instants", "result.blocksIn", "result.blocksOut", "result.instants"}
+    )
     result_columns: ClassVar[Mapping[str, str]] = {
         "Blocks-In": ".status.result.blocksIn",
         "Blocks-Out": ".status.result.blocksOut",

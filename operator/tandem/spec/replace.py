@@ -197,6 +197,7 @@ class TableReplace(Operation):
     mode: ClassVar[Mode] = Mode.REPLACE
     default_priority: ClassVar[int] = 50
     columns: ClassVar[Mapping[str, str]] = {"Scope": ".spec.scope"}
+    reports: ClassVar[frozenset[str]] = frozenset({"result.replaced", "result.rowsAffected"})
     result_columns: ClassVar[Mapping[str, str]] = {
         "Replaced": ".status.result.replaced.rows",
         "Late": ".status.result.replaced.late",

@@ -120,6 +120,7 @@ class SegmentRewrite(Operation):
     short_name: ClassVar[str] = "segrw"
     mode: ClassVar[Mode] = Mode.REWRITE
     default_priority: ClassVar[int] = 25
+    reports: ClassVar[frozenset[str]] = frozenset({"yields"})
     kind: Literal["SegmentRewrite"]
     spec: SegmentRewriteSpec
 

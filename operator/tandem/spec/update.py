@@ -227,6 +227,12 @@ class TableUpdateSpec(OperationSpec):
         return value
 
 
+_REPORTS = frozenset(
+    {"result.rowsAffected", "result.rowsAffected.upserted", "result.blocksOut", "result.instants"}
+)
+"""The last three where the table has a log of blocks."""
+
+
 class TableUpdate(Operation):
     """Update, delete or merge rows once, while the table is being compacted and written."""
 
@@ -234,6 +240,7 @@ class TableUpdate(Operation):
     short_name: ClassVar[str] = "tupd"
     mode: ClassVar[Mode] = Mode.UPDATE
     default_priority: ClassVar[int] = 50
+    reports: ClassVar[frozenset[str]] = _REPORTS
     kind: Literal["TableUpdate"]
     spec: TableUpdateSpec
 
@@ -262,6 +269,7 @@ class TableIngest(Operation):
     short_name: ClassVar[str] = "ting"
     mode: ClassVar[Mode] = Mode.APPEND
     default_priority: ClassVar[int] = 75
+    reports: ClassVar[frozenset[str]] = _REPORTS
     kind: Literal["TableIngest"]
     spec: TableIngestSpec
 
