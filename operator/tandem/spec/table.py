@@ -481,8 +481,10 @@ class LakeTableSpec(Model):
     enable_deletion_vectors: StrictBool = False
     """Enable deletion vectors. Off by default, since it upgrades the protocol of a table
     that lacks them: old readers may then refuse it."""
-    vectors: VectorUse = VectorUse.AUTO
-    """How rows are deleted and changed: `Auto` uses deletion vectors where the table has them on,
+    # Without a default: the API server fills it in at once, also for an operator of the release
+    # before, which does not know the field and refuses the table until it is replaced.
+    vectors: VectorUse | None = None
+    """How rows are deleted and changed: `Auto`, the default, uses deletion vectors where the table has them on,
     and rewrites the files where it has them off; `Only` refuses what needs them then."""
     create: Create | None = None
     """What to create if there is no table at the location yet; without it that is an error."""
