@@ -484,8 +484,9 @@ class LakeTableSpec(Model):
     # Without a default: the API server fills it in at once, also for an operator of the release
     # before, which does not know the field and refuses the table until it is replaced.
     vectors: VectorUse | None = None
-    """How rows are deleted and changed: `Auto`, the default, uses deletion vectors where the table has them on,
-    and rewrites the files where it has them off; `Only` refuses what needs them then."""
+    """How rows are deleted and changed: `Auto`, the default, uses deletion vectors where the table
+    has them on, and rewrites the files where it has them off; `Only` refuses what needs them
+    then."""
     create: Create | None = None
     """What to create if there is no table at the location yet; without it that is an error."""
     time: Time | None = None
