@@ -2,8 +2,8 @@
 `kubectl tandem`. Pure.
 
 A message that comes with a reason knows more (which field, which path); this is the
-general part. What messages say of settings is here, too (`Setting`): whoever typed a command
-sets them by options.
+general part. What messages say of settings is here, too (`Setting`): in a command they are
+set by options.
 """
 
 from __future__ import annotations

@@ -477,8 +477,10 @@ def test_spark_hides_the_rows_that_we_delete(delta_spark: SparkSession, tmp_path
 def test_tandem_hides_the_rows_that_spark_deletes(
     delta_spark: SparkSession, tmp_path: Path
 ) -> None:
+    from delta.tables import DeltaTable as SparkTable
+
     create(tmp_path)
-    delta_spark.sql(f"DELETE FROM delta.`{tmp_path}` WHERE id % 7 = 0 OR id BETWEEN 20 AND 90")
+    SparkTable.forPath(delta_spark, str(tmp_path)).delete("id % 7 = 0 OR id BETWEEN 20 AND 90")
     store = open_store(str(tmp_path))
     live: list[int] = []
     latest = {add["path"]: add for add in adds(tmp_path)}

@@ -8,7 +8,7 @@ import asyncio
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 import structlog
@@ -82,6 +82,33 @@ class _Memory:
         return replace(decision, next_ms=done.next_ms), done
 
 
+M = TypeVar("M", bound=_Memory)
+
+
+class _Automation(Generic[M]):
+    """Something automatic, and what it keeps of each table.
+
+    A call decides and acts for one table. It returns what to add to the table's status, and in how
+    many seconds to call again if nothing changes. Errors of the cluster or the table are reported
+    in the status, not raised.
+    """
+
+    def __init__(self, context: OperatorContext) -> None:
+        self._context = context
+        self._memories: WeakKeyDictionary[TableContext, M] = WeakKeyDictionary()
+
+    def _memory(self, table: TableContext) -> M:
+        memory = self._memories.get(table)
+        if memory is None:
+            body = self._context.resource_cache.body(table.uid) or {}
+            memory = self._memories[table] = self._first(table, body)
+        return memory
+
+    def _first(self, table: TableContext, body: Body) -> M:
+        """What is known of a table at the first call: from its status, after a restart."""
+        raise NotImplementedError
+
+
 # Automatic compaction. `tandem.planning.auto.decide` makes the decision.
 
 
@@ -103,19 +130,12 @@ class _CompactionMemory(_Memory):
     state: AutoCompactionState = field(default_factory=AutoCompactionState)
 
 
-class AutoCompactionController:
+class AutoCompactionController(_Automation[_CompactionMemory]):
     """The `AutoCompactor` of an operator."""
-
-    def __init__(self, context: OperatorContext) -> None:
-        self._context = context
-        self._memories: WeakKeyDictionary[TableContext, _CompactionMemory] = WeakKeyDictionary()
 
     async def __call__(
         self, table: TableContext, children: Sequence[CachedResource]
     ) -> tuple[dict[str, Any], float]:
-        """Decide and act for one table. Returns what to add to its status, and in how many
-        seconds to call again if nothing changes. Errors of the cluster or the table are reported
-        in the status, not raised."""
         resource, snapshot = table.resource, table.snapshot
         policy = resource.spec.compaction if resource is not None else None
         if resource is None or snapshot is None or policy is None:
@@ -141,15 +161,10 @@ class AutoCompactionController:
             table.auto_compaction = memory.state
         return memory.status, seconds_until(memory.wake_ms, now_ms)
 
-    def _memory(self, table: TableContext) -> _CompactionMemory:
-        memory = self._memories.get(table)
-        if memory is None:
-            body = self._context.resource_cache.body(table.uid) or {}
-            children = Children(self._context, table.uid, lambda line: line not in _OTHER_LINES)
-            shown = _shown(body, "nextCompaction")
-            memory = _CompactionMemory(children, table.wake, shown, since=remembered(body))
-            self._memories[table] = memory
-        return memory
+    def _first(self, table: TableContext, body: Body) -> _CompactionMemory:
+        children = Children(self._context, table.uid, lambda line: line not in _OTHER_LINES)
+        shown = _shown(body, "nextCompaction")
+        return _CompactionMemory(children, table.wake, shown, since=remembered(body))
 
     async def _decide(
         self,
@@ -228,19 +243,12 @@ class _LogMemory(_Memory):
     record_ms: int = 0
 
 
-class LogAutomation:
+class LogAutomation(_Automation[_LogMemory]):
     """An `AutoCompactor` of an operator, for the logs of tables."""
-
-    def __init__(self, context: OperatorContext) -> None:
-        self._context = context
-        self._memories: WeakKeyDictionary[TableContext, _LogMemory] = WeakKeyDictionary()
 
     async def __call__(
         self, table: TableContext, operations: Sequence[CachedResource]
     ) -> tuple[dict[str, Any], float]:
-        """Decide and act for one table. Returns what to add to its status, and in how many
-        seconds to call again if nothing changes. Errors of the cluster or the table are reported
-        in the status, not raised."""
         resource, log = table.resource, table.log
         if resource is None or log is None or not log.exists:
             self._memories.pop(table, None)
@@ -259,15 +267,11 @@ class LogAutomation:
         manifest = status.model_copy(update={"next": memory.next}).manifest()
         return {"log": manifest}, min(wait_s, record_s)
 
-    def _memory(self, table: TableContext) -> _LogMemory:
-        memory = self._memories.get(table)
-        if memory is None:
-            children = Children(self._context, table.uid, LOG_LINES.__contains__, _KINDS)
-            memory = self._memories[table] = _LogMemory(children, table.wake)
-            body = self._context.resource_cache.body(table.uid) or {}
-            known = (status_of(body).get("log") or {}).get("next")
-            memory.next = NextLogAction.model_validate(known) if known else None
-        return memory
+    def _first(self, table: TableContext, body: Body) -> _LogMemory:
+        children = Children(self._context, table.uid, LOG_LINES.__contains__, _KINDS)
+        known = (status_of(body).get("log") or {}).get("next")
+        shown = NextLogAction.model_validate(known) if known else None
+        return _LogMemory(children, table.wake, next=shown)
 
     async def _record_base(
         self, table: TableContext, resource: LakeTable, memory: _LogMemory, facts: LogFacts
@@ -338,19 +342,12 @@ class LogAutomation:
 # `tandem.planning.auto.retention` makes the decision.
 
 
-class RowRetention:
+class RowRetention(_Automation[_Memory]):
     """An `AutoCompactor` of an operator, for rows that are old."""
-
-    def __init__(self, context: OperatorContext) -> None:
-        self._context = context
-        self._memories: WeakKeyDictionary[TableContext, _Memory] = WeakKeyDictionary()
 
     async def __call__(
         self, table: TableContext, children: Sequence[CachedResource]
     ) -> tuple[dict[str, Any], float]:
-        """Decide and act for one table. Returns what to add to its status, and in how many
-        seconds to call again if nothing changes. Errors of the cluster or the table are reported
-        in the status, not raised."""
         resource, snapshot = table.resource, table.snapshot
         if resource is None or snapshot is None or rows_ms(resource) is None:
             self._memories.pop(table, None)
@@ -379,15 +376,10 @@ class RowRetention:
         memory.status = _next_drop(next_drop(decision, done.why))
         return memory.status, seconds_until(memory.wake_ms, now_ms)
 
-    def _memory(self, table: TableContext) -> _Memory:
-        memory = self._memories.get(table)
-        if memory is None:
-            kinds = (TableReplace.kind_name,)
-            children = Children(self._context, table.uid, RETENTION_LINE.__eq__, kinds)
-            body = self._context.resource_cache.body(table.uid) or {}
-            memory = _Memory(children, table.wake, _shown(body, "nextDrop"))
-            self._memories[table] = memory
-        return memory
+    def _first(self, table: TableContext, body: Body) -> _Memory:
+        kinds = (TableReplace.kind_name,)
+        children = Children(self._context, table.uid, RETENTION_LINE.__eq__, kinds)
+        return _Memory(children, table.wake, _shown(body, "nextDrop"))
 
 
 def _next_drop(found: NextDrop) -> dict[str, Any]:
