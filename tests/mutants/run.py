@@ -79,13 +79,12 @@ def run(
         "PYTHONPATH": os.pathsep.join(paths),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    if every_case or check is Check.CRASHES:
-        # Some bugs are found at one point beside one kind of commit only.
+    if every_case or check.every_case:
         environment[EVERY_CASE] = "1"
     began = time.monotonic()
     try:
         done = subprocess.run(
-            [sys.executable, *(check.only(test) if test else check.command)],
+            [sys.executable, *(check.only(test) if test else check.arguments)],
             cwd=tree,
             env=environment,
             capture_output=True,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mutants.catalogue import MUTANTS
+from mutants.catalogue import FILES, FOLDER, MUTANTS
 from mutants.model import Mutant
 from mutants.page import PAGE, read
 
@@ -25,6 +25,10 @@ def test_the_page_names_the_check_that_caught_each() -> None:
     assert set(read(ROOT / PAGE)) == {mutant.name for mutant in MUTANTS}
     text = (ROOT / PAGE).read_text()
     assert all(f"| `{mutant.name}` | {mutant.breaks} |" in text for mutant in MUTANTS)
+
+
+def test_every_file_of_bugs_is_read() -> None:
+    assert {path.stem for path in FOLDER.glob("*.toml")} == {*FILES, "checks"}
 
 
 def test_no_two_bugs_have_one_name() -> None:

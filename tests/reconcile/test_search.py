@@ -83,7 +83,7 @@ LINES: dict[str, tuple[Any, dict[Any, Any]]] = {
     "unknown rows stay": (REPLACE[Scope.AT_START], {Age.UNKNOWN: ReplaceFate.STAYS}),
     "unknown rows are replaced": (REPLACE[Scope.AT_START], {Age.UNKNOWN: ReplaceFate.REMOVED}),
 }
-"""Wrong lines in the tables of rules. `tests/mutants/rules.py` has more bugs for the search."""
+"""Wrong lines in the tables of rules. `tests/mutants/rules.toml` has more bugs for the search."""
 
 
 @pytest.mark.part(2)
