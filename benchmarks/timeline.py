@@ -97,8 +97,7 @@ def decisions(size: str, found: dict[str, list[float]]) -> None:
     from tandem.delta.log import files as files_
     from tandem.planning.auto.child_compactions import TableId
     from tandem.planning.auto.decide import decide
-    from tandem.planning.auto.indexed_table import IndexedTable
-    from tandem.planning.auto.table_facts import TableFacts
+    from tandem.planning.auto.indexed_table import IndexedTable, TableFacts
     from tandem.spec.table import AutomaticCompaction, Granularity
     from tandem.timeline.chunks import TimeColumn
     from tandem.timeline.segments import output_tags, segments

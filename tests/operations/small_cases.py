@@ -28,8 +28,8 @@ from tandem.delta.scan import scan
 from tandem.jobs.formats import InputFile
 from tandem.operations.machine.events import Effect, Event, Point
 from tandem.operations.model import Work
-from tandem.operations.rounds.arrow import ArrowRounds
-from tandem.operations.rounds.port import SmallRoundResult
+from tandem.operations.rounds import SmallRoundResult
+from tandem.operations.small_rounds import ArrowRounds
 from tandem.reconcile.matches import Sources
 from tandem.spec.resources import Operation
 from tandem.spec.status import OperationStatus

@@ -17,8 +17,7 @@ from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.maintenance import clean as clean_log
 from tandem.errors import UnsupportedFeature
 from tandem.operations.clean.clean import MARKER, CleaningOptions, clean, rules_for
-from tandem.operations.clean.facts import CleaningDependencies
-from tandem.operations.clean.log_history import live_files
+from tandem.operations.clean.facts import CleaningDependencies, live_files
 from tandem.operations.model import Table
 from tandem.planning.cleaning import DAY_MS, CleaningRules
 from tandem.spec.table import Retention

@@ -20,10 +20,9 @@ from support.lake.lake import INSERT_ALL, loads
 from support.lake.rows import Rows, plus
 from tandem.delta.scan import scan
 from tandem.jobs.formats import SOURCE_SCHEMA
+from tandem.operations import small_rounds
 from tandem.operations.machine.events import Point
-from tandem.operations.rounds import arrow
-from tandem.operations.rounds.arrow import ArrowRounds
-from tandem.operations.rounds.source_copy import SourceCopy
+from tandem.operations.small_rounds import ArrowRounds, SourceCopy
 from tandem.spec.status import OperationStatus
 from tandem.statements.merge import parse_merge
 from tandem.statements.types import Schema
@@ -73,12 +72,12 @@ def test_the_copy_of_a_source_goes_with_its_merge(tmp_path: Path) -> None:
     assert seen == []
 
 
-@pytest.mark.parametrize("limit", [1, arrow.READ_BYTES])
+@pytest.mark.parametrize("limit", [1, small_rounds.READ_BYTES])
 def test_rows_of_much_memory_are_left_to_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
     """A file of some kilobytes may hold gigabytes of one text."""
-    monkeypatch.setattr(arrow, "READ_BYTES", limit)
+    monkeypatch.setattr(small_rounds, "READ_BYTES", limit)
     lake = quick_lake.make(tmp_path, 2)
     interceptor = just_before(
         Point.RECONCILE, lambda: lake.foreign().update({"v": "v + 1"}, predicate="id < 20")
@@ -104,7 +103,7 @@ def test_rounds_that_arrow_cannot_evaluate_are_left_to_the_job(
     def fails(*_args: Any, **_more: Any) -> None:
         raise pa.ArrowCapacityError("array cannot contain more than 2147483646 bytes")
 
-    monkeypatch.setattr(arrow._Files, "write", fails)
+    monkeypatch.setattr(small_rounds._Files, "write", fails)
     assert issubclass(pa.ArrowCapacityError, pa.ArrowException)
     lake = quick_lake.make(tmp_path, 2)
     interceptor = just_before(

@@ -11,7 +11,7 @@ from support.documents import document
 from support.lake.segments import loads
 from tandem.planning.auto.child_compactions import ChildCompaction, TableId
 from tandem.planning.auto.facts import AutoCompactionDecision, ChildState
-from tandem.planning.auto.table_facts import TableFacts
+from tandem.planning.auto.indexed_table import TableFacts
 from tandem.spec.compaction import TableCompaction
 from tandem.spec.table import AutomaticCompaction
 

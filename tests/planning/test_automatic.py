@@ -32,7 +32,7 @@ from support.lake.segments import add_file, loads, segments
 from tandem.planning.auto.child_compactions import MINOR_LINE, TableId
 from tandem.planning.auto.decide import decide
 from tandem.planning.auto.facts import ChildState, backoff_ms
-from tandem.planning.auto.table_facts import TableFacts
+from tandem.planning.auto.indexed_table import TableFacts
 from tandem.spec.compaction import TableCompaction
 from tandem.spec.table import Granularity
 from tandem.timeline.chunks import TimeColumn

@@ -19,8 +19,7 @@ from tandem.delta.log import files as files_
 from tandem.planning.auto.child_compactions import ChildCompaction, chunks_in
 from tandem.planning.auto.decide import decide
 from tandem.planning.auto.facts import ChildState
-from tandem.planning.auto.indexed_table import IndexedTable
-from tandem.planning.auto.table_facts import TableFacts
+from tandem.planning.auto.indexed_table import IndexedTable, TableFacts
 from tandem.planning.compaction import plan_compaction
 from tandem.planning.plans import CompactionRequest
 from tandem.spec.compaction import CompactionType, TableCompactionSpec

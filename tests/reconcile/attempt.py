@@ -30,9 +30,9 @@ from tandem.delta.actions import (
 from tandem.delta.datafiles.rowgroups.edited import EditedFile
 from tandem.delta.datafiles.writer import WrittenFile
 from tandem.jobs.formats import InputFile
+from tandem.operations.edits import Edits
 from tandem.operations.kinds.heirs import HeirSearch
 from tandem.operations.model import CommitContent, Work
-from tandem.operations.rounds.edits import Edits
 from tandem.operations.session import carry_out
 from tandem.reconcile.classify import classify
 from tandem.reconcile.conflicts import Attempts

@@ -23,7 +23,7 @@ from tandem.operations.kinds.batches import batch_resource, load
 from tandem.operations.machine.events import Effect, Ending, Event, Point
 from tandem.operations.model import Table
 from tandem.operations.registry import table_of
-from tandem.operations.rounds.port import NoSmallRounds
+from tandem.operations.rounds import NoSmallRounds
 from tandem.operations.session.options import Interceptor, passthrough
 from tandem.operations.session.session import Session
 from tandem.spec.common import Mode

@@ -9,7 +9,7 @@ from simulator.evaluate import Evaluator
 from simulator.jobs import SimulatedJobs
 from tandem.jobs.formats import InputFile, StatementJob
 from tandem.operations.model import Work
-from tandem.operations.rounds.port import SmallRoundResult
+from tandem.operations.rounds import SmallRoundResult
 from tandem.reconcile.matches import Sources
 
 

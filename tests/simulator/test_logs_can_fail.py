@@ -22,8 +22,7 @@ from tandem.delta.datafiles.rowgroups.edited import EditedFile
 from tandem.jobs.formats import InputFile, RewriteJob
 from tandem.locks.rules import EntryState, LockEntry, LockRequest, Mode, named
 from tandem.operations.attempt import paths
-from tandem.operations.kinds.log_merge import LogMergeKind
-from tandem.operations.kinds.prerequisite_merge import StatementLog
+from tandem.operations.kinds.log_merge import LogMergeKind, StatementLog
 from tandem.operations.machine.events import Point
 from tandem.operations.model import CommitContent, Work
 from tandem.rowmap import binary_format

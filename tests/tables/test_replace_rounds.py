@@ -22,8 +22,8 @@ from tandem.locks.store import InProcessLocks
 from tandem.operations.execute import ExecutionOptions, open_session
 from tandem.operations.kinds.row_scope import ScopedRows
 from tandem.operations.machine.events import Point
-from tandem.operations.rounds.arrow import ArrowRounds
-from tandem.operations.rounds.port import NoSmallRounds, SmallRounds
+from tandem.operations.rounds import NoSmallRounds, SmallRounds
+from tandem.operations.small_rounds import ArrowRounds
 from tandem.spec.resources import Operation
 from tandem.spec.status import OperationStatus
 

@@ -7,12 +7,14 @@ its answer.
     machine    package: the state machine; no I/O, no clock
     kinds      package: the logic of each kind: plan, job, change set
     session    package: performs the machine's effects for one operation, and commits
-    rounds     package: small remainders that the engine evaluates without a job
     attempt    package: the files of an operation, and what other operations must leave alone
     clean      package: `tandem clean`
     report     package: status, result and summary of an operation
     tables     package: adopt or create a table; automatic compaction of it
     model      the data of one operation
+    edits      the edits that an attempt has made
+    rounds     the port for small rounds, which the engine evaluates without a job
+    small_rounds  its implementation over Arrow
     registry   the implementation of each kind
     ports      dependencies: clock, processes, job runner, locks
     execute    runs one operation to its end

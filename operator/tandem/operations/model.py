@@ -29,10 +29,10 @@ from tandem.jobs.results import JobResult
 from tandem.locks.rules import NOTHING, LockResources
 from tandem.operations.attempt import paths
 from tandem.operations.attempt.records import PlanRecord
+from tandem.operations.edits import Edits
 from tandem.operations.machine.events import Verdict
 from tandem.operations.machine.state import PartOfWork
-from tandem.operations.rounds.edits import Edits
-from tandem.operations.rounds.port import NoSmallRounds, SmallRounds
+from tandem.operations.rounds import NoSmallRounds, SmallRounds
 from tandem.reconcile.conflicts import Attempts
 from tandem.reconcile.published import CommittedRewrite
 from tandem.spark.jobs.edits import EditMaker, ReplacedRows
@@ -43,7 +43,7 @@ from tandem.storage.store import Store
 from tandem.timeline.names import SegmentNumbers
 
 if TYPE_CHECKING:
-    from tandem.operations.rounds.source_copy import SourceCopy
+    from tandem.operations.small_rounds import SourceCopy
 
 
 _WORD = re.compile("[A-Z][a-z]+")

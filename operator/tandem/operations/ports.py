@@ -20,7 +20,7 @@ from typing import Protocol
 
 from tandem.jobs.runner import JobRunner
 from tandem.locks.store import InProcessLocks, LockStore
-from tandem.operations.rounds.port import SmallRounds
+from tandem.operations.rounds import SmallRounds
 from tandem.turns import waiting
 
 
@@ -166,7 +166,7 @@ def _started(pid: int) -> str:
 
 def arrow_rounds() -> SmallRounds:
     """Small rounds evaluated with Arrow. Few operations have any, so they are imported here."""
-    from tandem.operations.rounds.arrow import ArrowRounds
+    from tandem.operations.small_rounds import ArrowRounds
 
     return ArrowRounds()
 

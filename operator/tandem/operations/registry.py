@@ -51,7 +51,7 @@ def _compaction(resource: TableCompaction) -> Kind:
 
 def _row_level(resource: TableUpdate) -> Kind:
     if resource.spec.merge is None:
-        from tandem.operations.kinds.update import UpdateKind
+        from tandem.operations.kinds.row_level import UpdateKind
 
         return UpdateKind(resource)
     from tandem.operations.kinds.merge import MergeKind
@@ -122,7 +122,7 @@ def left_before(
 
         return left_batch(resource, table, identity, snapshot)
     if isinstance(resource, TableUpdate) and resource.log_use is LogUse.MERGES_IT_FIRST:
-        from tandem.operations.kinds.prerequisite_merge import left_merge
+        from tandem.operations.kinds.log_merge import left_merge
 
         return left_merge(resource, table, identity, snapshot)
     return None

@@ -41,7 +41,7 @@ from tandem.operations.machine.events import Effect, Event, Point
 from tandem.operations.model import Table
 from tandem.operations.ports import Ports
 from tandem.operations.registry import import_kinds, table_of
-from tandem.operations.rounds.port import NoSmallRounds
+from tandem.operations.rounds import NoSmallRounds
 from tandem.operations.session import carry_out
 from tandem.planning.cleaning import CleaningRules
 from tandem.spark.jobs.edits import EditMaker, WantedEdit

@@ -2,8 +2,7 @@
 
 Does not decide which files these are: `tandem.planning.cleaning` does.
 
-    clean        a round: facts, decision, deletion
-    block_log    the same for the log of a merge-on-read table
-    facts        the operations of a table, and the files that are gone
-    log_history  who removed a file, and when
+    clean      a round: facts, decision, deletion
+    block_log  the same for the log of a merge-on-read table
+    facts      the operations of a table; the files that are gone, who removed them and when
 """

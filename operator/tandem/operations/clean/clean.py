@@ -25,8 +25,13 @@ from tandem.mergelog.state.log_table import LOG_FOLDER
 from tandem.mergelog.state.versions import upload_folder
 from tandem.operations.attempt import paths, records
 from tandem.operations.attempt.records import OperationRecord
-from tandem.operations.clean import log_history
-from tandem.operations.clean.facts import CleaningDependencies, FactsReader, NeededFiles, listed
+from tandem.operations.clean.facts import (
+    CleaningDependencies,
+    FactsReader,
+    NeededFiles,
+    listed,
+    live_files,
+)
 from tandem.operations.model import Identity, Table, Work
 from tandem.operations.session.committer import Committer
 from tandem.planning.cleaning import (
@@ -195,7 +200,7 @@ class CleaningRound:
             resource=self._table.display,
             asked="cleaning",
         )
-        found = self._listed(log_history.live_files(first))
+        found = self._listed(live_files(first))
         now_ms = self._dependencies.clock.now_ms()
         unfinished = self._facts_reader.unfinished(first, found)
         gone = attempts_to_abandon(unfinished, now_ms, self._rules)

@@ -4,21 +4,19 @@ Makes plans, jobs and change sets; never performs an effect and never commits.
 
     compaction       `TableCompaction`
     segment_rewrite  `SegmentRewrite`
-    update           `TableUpdate`: update and delete
+    row_level        `TableUpdate`: update and delete; what merge shares with them
     merge            `TableUpdate`: merge
     ingest           `TableIngest`
     replace          `TableReplace`
     upsert           `TableUpdate`: upsert and deleteKeys; `TableIngest` on a merge-on-read table
     log_compaction   `LogCompaction`
-    log_merge        `TableCompaction` of type `LogMerge`
+    log_merge        `TableCompaction` of type `LogMerge`; the one before a statement
 
 What several kinds share:
 
     rewrite             rewrites: compactions, segment rewrites, log merges
-    row_level           updates, deletes and merges
     statement_rounds    which rows of a statement are evaluated next, and what its commit changes
     batches             a compaction that is committed in batches
-    prerequisite_merge  the log merge that has to end before a statement plans
     job_files           from live files to job inputs, from job outputs to `add` actions
     commit_history      what was committed since a version
     heirs               files that hold what is left of inputs that are gone

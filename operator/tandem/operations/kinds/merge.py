@@ -15,7 +15,7 @@ from tandem.operations.kinds.row_level import RowLevelKind
 from tandem.operations.kinds.sources import columns_of
 from tandem.operations.kinds.statement_rounds import CommitDescription
 from tandem.operations.model import Work
-from tandem.operations.rounds.source_copy import SourceCopy, newest_copy
+from tandem.operations.small_rounds import SourceCopy, newest_copy
 from tandem.pruning.selection import Keys, Selection
 from tandem.reconcile import statement as rule
 from tandem.spark.sources.options import checked

@@ -2,7 +2,7 @@
 
 Reconciled by row: the statement is evaluated exactly once for each row that is live when it takes
 effect, also if another writer rewrote the row's file meanwhile (design, "Reconciliation"). The
-kinds define the meaning of a statement and the job that evaluates it (`update.py`, `merge.py`).
+kinds define the meaning of a statement and the job that evaluates it: `UpdateKind`, and `merge`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tandem.locks.rules import NOTHING, WHOLE_TABLE, LockResources, named_or_wit
 from tandem.operations.attempt import paths
 from tandem.operations.kinds.commit_history import CommitHistory, VectorCache
 from tandem.operations.kinds.job_files import input_file, require_inside
-from tandem.operations.kinds.prerequisite_merge import StatementLog
+from tandem.operations.kinds.log_merge import StatementLog
 from tandem.operations.kinds.statement_rounds import (
     CommitDescription,
     S,
@@ -46,8 +46,9 @@ from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, Planned, Work
 from tandem.pruning.selection import Selection
 from tandem.reconcile import statement as rule
-from tandem.spec.status import Plan
+from tandem.spec.status import Plan, RowsAffected
 from tandem.spec.update import TableUpdate
+from tandem.statements.statement import Statement, parse_statement
 from tandem.storage.paths import object_path
 from tandem.timeline.segments import segment_name
 
@@ -287,3 +288,53 @@ class RowLevelKind(ABC, Generic[S]):
         columns = self.new_values(run.statement)
         change = change_set_by_edits(work, run, written, described, isolation, columns)
         return replace(change, most_lost_edits=self._resource.spec.conflict.max_attempts)
+
+
+class UpdateKind(RowLevelKind[Statement]):
+    """The `Kind` of one TableUpdate with `update` or `delete`."""
+
+    @property
+    def protocol_kind(self) -> protocol.OperationKind:
+        if self._resource.spec.update is not None:
+            return protocol.OperationKind.UPDATE
+        return protocol.OperationKind.DELETE
+
+    def parsed(self, metadata: Metadata) -> Statement:
+        spec = self._resource.spec
+        what = spec.update if spec.update is not None else spec.delete
+        assert what is not None
+        return parse_statement(
+            what.where,
+            spec.update.set if spec.update is not None else None,
+            metadata.schema_string,
+            resource=self._resource.id,
+            field="spec.update" if spec.update is not None else "spec.delete",
+        )
+
+    def selects(self, statement: Statement, snapshot: Snapshot) -> Selection:
+        return Selection(statement.where, snapshot)
+
+    def job(self, statement: Statement, inputs: tuple[InputFile, ...]) -> StatementJob:
+        return StatementJob(
+            where=statement.where_sql,
+            set=statement.set_sql,
+            inputs=inputs,
+            target_file_size=self._resource.spec.target_file_size,
+        )
+
+    def writes_elsewhere(self, statement: Statement, time: str) -> bool:
+        return time in statement.set_sql
+
+    def new_values(self, statement: Statement) -> frozenset[str] | None:
+        return frozenset(name.lower() for name in statement.set_sql)
+
+    def commit_description(
+        self, statement: Statement, agreed: rule.ReadyToCommit, inserted: int
+    ) -> CommitDescription:
+        assert not inserted
+        updates, rows = statement.kind == "Update", agreed.rows_matched
+        return CommitDescription(
+            "UPDATE" if updates else "DELETE",
+            {"predicate": f'["{statement.where_sql}"]'},
+            RowsAffected(updated=rows) if updates else RowsAffected(deleted=rows),
+        )

@@ -28,7 +28,7 @@ from tandem.operations.kinds.job_files import (
     output_add,
 )
 from tandem.operations.model import CommitContent, OutputFileChange, Work
-from tandem.operations.rounds.port import SmallRoundResult
+from tandem.operations.rounds import SmallRoundResult
 from tandem.pruning.selection import Selection
 from tandem.reconcile import statement as rule
 from tandem.reconcile.matches import InsertFile, RoundResult, matched_sources, round_result

@@ -14,9 +14,8 @@ from tandem.planning.auto import retention
 from tandem.planning.auto.child_compactions import TableId
 from tandem.planning.auto.decide import decide
 from tandem.planning.auto.facts import AutoCompactionDecision, ChildState
-from tandem.planning.auto.indexed_table import IndexedTable
+from tandem.planning.auto.indexed_table import AutomaticTable, IndexedTable, TableFacts
 from tandem.planning.auto.schedule_times import kubernetes_time
-from tandem.planning.auto.table_facts import AutomaticTable, TableFacts
 from tandem.spec.status import NextCompaction, NextDrop, NextRun
 from tandem.spec.table import Granularity, LakeTable, VectorUse
 from tandem.timeline.chunks import TimeColumn

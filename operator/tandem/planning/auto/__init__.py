@@ -6,8 +6,7 @@ Pure: the input is facts and a time, the output a decision.
     chunks             which time chunks are due, as a part of that decision
     retention          the decision about dropping old rows
     log                the decision about log compactions and merges of its log
-    table_facts        what the decision asks of a table, from the list of its segments
-    indexed_table      the same, kept from version to version
+    indexed_table      what the decision asks of a table, kept from version to version
     facts              its facts and results
     child_compactions  the operations that they create
     schedule_times     when a schedule fires, and when a window is open

@@ -27,7 +27,7 @@ from tandem.planning.auto.facts import (
     last_ended,
     unfinished,
 )
-from tandem.planning.auto.table_facts import AutomaticTable, UncompactedChunk
+from tandem.planning.auto.indexed_table import AutomaticTable, UncompactedChunk
 from tandem.planning.plans import CompactionRequest
 from tandem.spec.compaction import AutomaticChunks, ChunkOrder, CompactionType, MinUncompacted
 from tandem.spec.fields import format_duration, format_quantity

@@ -44,7 +44,7 @@ from tandem.planning.auto.facts import (
     last_ended,
     unfinished,
 )
-from tandem.planning.auto.table_facts import AutomaticTable, MinorRuns
+from tandem.planning.auto.indexed_table import AutomaticTable, MinorRuns
 from tandem.planning.plans import CompactionRequest
 from tandem.spec.compaction import CompactionType
 from tandem.spec.fields import format_duration

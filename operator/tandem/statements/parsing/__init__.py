@@ -3,8 +3,7 @@
 Pure, and total: every text is parsed or refused with a position in it, in bounded time.
 
     lexer      text to tokens
-    cursor     the parser's position, and its limits
+    cursor     the parser's position, its limits, and the names that it resolves
     parser     the grammar
-    names      resolves names
     functions  the functions that may be called
 """

@@ -15,7 +15,7 @@ from typing import Final
 from tandem.statements import coercion, tree
 from tandem.statements.coercion import BARE_FUNCTIONS, MAX_DEPTH, MAX_IN_LIST, MAX_NESTING
 from tandem.statements.literals import parse_date, parse_timestamp
-from tandem.statements.parsing.cursor import SUB_QUERY, Relations
+from tandem.statements.parsing.cursor import SUB_QUERY, Names, Relations
 from tandem.statements.parsing.functions import (
     ALIASES,
     FUNCTIONS,
@@ -25,7 +25,6 @@ from tandem.statements.parsing.functions import (
     regex_problem,
 )
 from tandem.statements.parsing.lexer import ExpressionText, Token, number_value, visible
-from tandem.statements.parsing.names import Names
 from tandem.statements.tree import Expr
 from tandem.statements.types import (
     BOOLEAN,

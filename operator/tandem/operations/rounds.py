@@ -1,7 +1,7 @@
 """Small rounds: the port for rounds that the engine evaluates itself, without a job.
 
 Against a writer that commits many times a second, every round of a job comes too late: Spark takes
-a second for a hundred rows, ten on a busy machine. `arrow` evaluates such rounds in milliseconds,
+a second for a hundred rows, ten on a busy machine. `small_rounds` evaluates them in milliseconds,
 where the result is proven to be the same (docs/decisions/0099-small-rounds.md). Tests use their own
 implementation.
 """
