@@ -136,7 +136,7 @@ e2e-images: .e2e-images-needs setup ## Archives of the images that `make e2e KUB
 check: .venv/.installed ## Lint, format, types, layers, size by package
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy operator spark_apps tests
+	$(BIN)/mypy operator spark_apps tests tools
 	PYTHONPATH=operator $(BIN)/lint-imports
 	$(BIN)/python tools/size_budget.py
 

@@ -60,7 +60,7 @@ def _groups() -> Iterator[tuple[str, list[Reason]]]:
     tree = ast.parse(source)
     enum = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Reason")
     lines = source.splitlines()
-    heading, members = "", []
+    heading, members = "", list[Reason]()
     for number in range(enum.lineno, (enum.end_lineno or 0) + 1):
         line = lines[number - 1].strip()
         if line.startswith("#"):

@@ -16,7 +16,7 @@ import gc
 import sys
 
 
-def _collect_nothing(_generation: int = 2) -> int:
+def _collect_nothing(generation: int = 2) -> int:  # noqa: ARG001
     return 0
 
 
