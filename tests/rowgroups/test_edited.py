@@ -31,6 +31,7 @@ from rowgroups.test_joined import READERS, plain
 from rowgroups.writers import ROWS, SCHEMA, TABLE, WRITERS, footer_of, pyarrow, rows
 from support.lake.delta_log import add, commit_name, lines
 from support.parquet import go_parquet
+from tandem.delta.datafiles.footer import MOST_FOOTER
 from tandem.delta.datafiles.reader import TableFormat
 from tandem.delta.datafiles.rowgroups import edited, joined
 from tandem.delta.datafiles.rowgroups.edited import EditedFile
@@ -486,7 +487,11 @@ class TestRowGroups:
         return found
 
     @pytest.mark.parametrize("count", [2_500, pytest.param(25_000, marks=pytest.mark.matrix)])
-    def test_thirty_thousand_of_one_row_or_none(self, count: int, tmp_path: Path) -> None:
+    def test_thirty_thousand_of_one_row_or_none(
+        self, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # Its rows are less than its footer, and would be decoded.
+        monkeypatch.setattr(joined, "_LONG_FOOTER", MOST_FOOTER)
         path = tmp_path / "source.parquet"
         old = self.write(path, count)
         assert len(footer_of(path).groups) == count * 6 // 5
@@ -503,6 +508,19 @@ class TestRowGroups:
             assert session.sql(f"SELECT * FROM '{made}'").to_arrow_table().to_pylist() == expected
         stats = json.loads(found.file.stats)
         assert (stats["minValues"]["id"], stats["maxValues"]["id"]) == (1 - count, count - 2)
+
+    def test_a_file_that_is_mostly_footer_is_encoded(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(joined, "_LONG_FOOTER", 1)
+        path = tmp_path / "source.parquet"
+        old = self.write(path, 50)
+        edit = Edit(frozenset({3}))
+        found = make(editor(path, self.TABLE), self.TABLE, edit)
+        assert found.whole is Unfit.FOOTER
+        assert shown(read(tmp_path / found.file.path, self.TABLE)) == shown(
+            wanted(old, self.TABLE, edit)
+        )
 
     def test_small_ones_that_change_are_encoded_together(self, tmp_path: Path) -> None:
         path = tmp_path / "source.parquet"
