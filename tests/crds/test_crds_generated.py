@@ -16,6 +16,7 @@ from tandem.errors import InvalidSpec
 from tandem.spec import KINDS, crd, parse
 from tandem.spec.common import OPERATIONS
 from tandem.spec.fields import rules_of
+from tandem.spec.problems import InvalidSpecs
 from tandem.spec.status import Plan, Reconciled
 
 CRDS = Path(__file__).resolve().parents[2] / "crds"
@@ -219,5 +220,15 @@ def test_the_minimal_resource_of_a_kind_is_accepted(kind: str) -> None:
 def test_wrong_resources_are_refused_without_a_cluster(wrong: Wrong) -> None:
     with pytest.raises(InvalidSpec) as caught:
         parse(wrong.manifest())
-    assert wrong.words in str(caught.value)
-    assert "hunter2" not in str(caught.value)
+    error = caught.value
+    assert not isinstance(error, InvalidSpecs)
+    assert wrong.words in str(error)
+    assert "hunter2" not in str(error)
+    assert error.resource == f"{wrong.kind}/{wrong.name}"
+    assert wrong.field in ("", error.field)
+    if wrong.found:
+        assert error.found == wrong.found
+        assert error.expected
+        assert wrong.expects in error.expected
+        assert error.remedy
+        assert "docs/resources.md" not in error.remedy

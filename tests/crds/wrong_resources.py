@@ -29,6 +29,10 @@ class Wrong:
     words: str
     """What the schema and the model both say."""
     name: str = "wrong"
+    field: str = ""
+    """What the model says, if it is given; so are `found` and a part of what it expects."""
+    found: str = ""
+    expects: str = ""
 
     @property
     def id(self) -> str:
@@ -51,7 +55,7 @@ def manifest(kind: str, spec: dict[str, Any], name: str = "x") -> dict[str, Any]
 
 def _listed(name: str) -> Iterator[Wrong]:
     for each in _FILE[name]:
-        yield Wrong(each["kind"], each.get("spec", {}), each["says"], each.get("name", "wrong"))
+        yield Wrong(spec=each.pop("spec", {}), words=each.pop("says"), **each)
 
 
 def _with_property(name: str, value: str) -> dict[str, Any]:
