@@ -224,13 +224,13 @@ def test_D10_compaction_running_hides_nothing(one: Table) -> None:
     assert one.visible() == ["f1"]
 
 
-def test_D11_compaction_succeeds(one: Table) -> None:
+def test_D11_compaction_succeeds_and_shows_its_segment(one: Table) -> None:
     s2 = finish_rewrite(one.world, start_rewrite(one.world, one.visible(), 99)).outputs
     assert one.visible() == list(s2)
     assert one.values() == [1, 2, 3]
 
 
-def test_D12_compaction_fails(one: Table) -> None:
+def test_D12_compaction_fails_and_shows_nothing(one: Table) -> None:
     start_rewrite(one.world, one.visible(), 99)
     assert one.visible() == ["f1"]
     assert one.values() == [1, 2, 3]
