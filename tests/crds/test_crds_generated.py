@@ -11,6 +11,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
+from crds.broken_fields import schema_of
 from crds.wrong_resources import ONLY_THE_VALIDATOR, RIGHT, WRONG, Wrong, manifest
 from tandem.errors import InvalidSpec
 from tandem.spec import KINDS, crd, parse
@@ -31,12 +32,6 @@ VALIDATOR_ONLY = {
     "_time_zone": "needs the calendars' data base",
 }
 """Validators without a rule, and why."""
-
-
-def schema_of(kind: str) -> dict[str, Any]:
-    (version,) = crd.definition(kind)["spec"]["versions"]
-    schema: dict[str, Any] = version["schema"]["openAPIV3Schema"]
-    return schema
 
 
 def walk(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
