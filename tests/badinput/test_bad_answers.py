@@ -382,7 +382,7 @@ def on_s3(server: S3Server) -> tuple[str, dict[str, Any]]:
     return location, table
 
 
-def test_wrong_credentials(
+def test_wrong_credentials_are_refused_and_never_repeated(
     s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "local_ports", lambda: Ports(jobs=QuickJobs()))

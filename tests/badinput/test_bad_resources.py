@@ -4,6 +4,7 @@ is started, nothing is written, and the error says where, what, and how to mend 
 from __future__ import annotations
 
 import os
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -11,84 +12,21 @@ import pytest
 from badinput.bad_input import BadLake, assert_mentions, compaction, tandem, update
 from support.jobs.quick_jobs import QuickJobs
 
-HEAD = "apiVersion: tandem.dev/v1alpha1\n"
-LAKE = HEAD + "kind: LakeTable\nmetadata: {name: lake}\nspec: {location: 'file:///t'}\n"
-TIDY = (
-    HEAD + "kind: TableCompaction\nmetadata: {name: tidy}\n"
-    "spec: {tableRef: {name: lake}, type: Minor}\n"
-)
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join(['*' + before] * 9)}]\n"
     for before, name in zip("abcdefgh", "bcdefghi", strict=True)
 )
 
 BAD_FILES = {
-    "syntax error": ("kind: [LakeTable\n", ["resources.yaml:2", "not valid YAML"]),
-    "duplicate key": (
-        TIDY.replace("kind:", "kind: LakeTable\nkind:", 1),
-        ["resources.yaml:3", "'kind' occurs twice", "a second value", "the first is at"],
-    ),
     "alias bomb": (BOMB, ["resources.yaml", "too many values", "aliases that multiply"]),
-    "a tag": (
-        "kind: !!python/object/apply:os.system [id]\n",
-        ["tags are not supported", "os.system", "Remove the tag"],
-    ),
-    "no mapping": ("- 1\n- 2\n", ["not a resource", "a mapping"]),
-    "unknown kind": (
-        TIDY.replace("TableCompaction", "TableCompactoin"),
-        ["TableCompactoin/tidy.kind", "unknown kind", "Did you mean TableCompaction?"],
-    ),
-    "no kind": (HEAD + "metadata: {name: x}\n", ["kind", "required, but missing"]),
-    "unknown field": (
-        TIDY.replace("type: Minor", "type: Minor, targetFilesize: 1Gi"),
-        ["TableCompaction/tidy.spec.targetFilesize", "unknown field", "Did you mean targetFile"],
-    ),
-    "wrong apiVersion": (
-        TIDY.replace("v1alpha1", "v7"),
-        ["TableCompaction/tidy.apiVersion", "v7", "tandem.dev/v1alpha1"],
-    ),
-    "two of one name": (
-        LAKE + "---\n" + TIDY + "---\n" + TIDY,
-        ["TableCompaction/tidy.metadata.name", "two resources have this name", "Rename or remove"],
-    ),
-    "a circle": (
-        LAKE
-        + "---\n"
-        + TIDY.replace("Minor}", "Minor, dependsOn: [{kind: TableUpdate, name: more}]}")
-        + "---\n"
-        + HEAD
-        + "kind: TableUpdate\nmetadata: {name: more}\nspec:\n  tableRef: {name: lake}\n"
-        "  delete: {where: 'k = 1'}\n  dependsOn: [{kind: TableCompaction, name: tidy}]\n",
-        ["spec.dependsOn", "wait for each other", "→", "no cycle", "Remove one"],
-    ),
-    "a reference to nothing": (
-        TIDY,
-        ["TableCompaction/tidy.spec.tableRef", "no LakeTable of this name", "lake", "-f"],
-    ),
-    "contradictory: a block of another type": (
-        LAKE + "---\n" + TIDY.replace("type: Minor", "type: Major, minor: {thresholds: [4, 3]}"),
-        ["TableCompaction/tidy.spec", "minor only goes with type Minor", "Set type: Minor"],
-    ),
-    "contradictory: update and delete": (
-        LAKE + "---\n" + HEAD + "kind: TableUpdate\nmetadata: {name: more}\nspec:\n"
-        "  tableRef: {name: lake}\n  delete: {where: 'k = 1'}\n"
-        "  update: {where: 'k = 1', set: {v: '1'}}\n",
-        ["TableUpdate/more.spec", "exactly one of"],
-    ),
-    "contradictory: custom without a choice": (
-        LAKE + "---\n" + TIDY.replace("Minor", "Custom"),
-        ["TableCompaction/tidy.spec", "custom.segments or custom.where"],
-    ),
-    "location of no scheme that we know": (
-        LAKE.replace("file:///t", "ftp://host/t"),
-        ["LakeTable/lake.spec.location", "ftp"],
-    ),
-    "location that steps out": (
-        LAKE.replace("file:///t", "file:///data/../etc"),
-        ["LakeTable/lake.spec.location", ".."],
-    ),
-    "nothing in it": ("# only words\n", ["no resources found", "apiVersion"]),
+    **{
+        what: (bad["text"], bad["says"])
+        for what, bad in tomllib.loads(
+            Path(__file__).with_name("bad_files.toml").read_text(encoding="utf-8")
+        ).items()
+    },
 }
+"""What is wrong → the text, and what its refusal mentions."""
 
 
 @pytest.mark.parametrize("what", BAD_FILES)

@@ -498,7 +498,9 @@ def _reason(what: str) -> str:
 @pytest.mark.part(3)
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("what", BAD)
-def test_operations_refuse(what: str, operation: str, lake: BadLake, jobs: QuickJobs) -> None:
+def test_operations_refuse_a_bad_vector_and_leave_it_as_it_was(
+    what: str, operation: str, lake: BadLake, jobs: QuickJobs
+) -> None:
     rows, spoil, parts = BAD[what]
     file = attach(lake, rows, spoil)
     spoiled = file.read_bytes() if file.exists() else None
@@ -516,7 +518,7 @@ def test_operations_refuse(what: str, operation: str, lake: BadLake, jobs: Quick
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_scans_refuse(what: str, lake: BadLake) -> None:
+def test_scans_refuse_a_bad_vector(what: str, lake: BadLake) -> None:
     rows, spoil, parts = BAD[what]
     attach(lake, rows, spoil)
     with lake.untouched():

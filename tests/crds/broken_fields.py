@@ -13,9 +13,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from crds.wrong_resources import manifest
+from tandem.spec import crd
 
 Schema = dict[str, Any]
 Token = str | int
+
+
+def schema_of(kind: str) -> dict[str, Any]:
+    """The schema of a kind, as the API server has it."""
+    (version,) = crd.definition(kind)["spec"]["versions"]
+    schema: dict[str, Any] = version["schema"]["openAPIV3Schema"]
+    return schema
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from crds.broken_fields import Broken, broken_fields, example
+from crds.broken_fields import Broken, broken_fields, example, schema_of
 from crds.dry_run import Sender
 from crds.wrong_resources import (
     ONLY_THE_VALIDATOR,
@@ -28,12 +28,6 @@ from tandem.spec.problems import InvalidSpecs
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 OURS = f"apiVersion: {common.GROUP}/"
-
-
-def schema_of(kind: str) -> dict[str, Any]:
-    (version,) = crd.definition(kind)["spec"]["versions"]
-    schema: dict[str, Any] = version["schema"]["openAPIV3Schema"]
-    return schema
 
 
 def fields_of(kind: str) -> dict[str, Any]:

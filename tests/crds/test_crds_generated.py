@@ -11,11 +11,13 @@ import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
+from crds.broken_fields import schema_of
 from crds.wrong_resources import ONLY_THE_VALIDATOR, RIGHT, WRONG, Wrong, manifest
 from tandem.errors import InvalidSpec
 from tandem.spec import KINDS, crd, parse
 from tandem.spec.common import OPERATIONS
 from tandem.spec.fields import rules_of
+from tandem.spec.problems import InvalidSpecs
 from tandem.spec.status import Plan, Reconciled
 
 CRDS = Path(__file__).resolve().parents[2] / "crds"
@@ -30,12 +32,6 @@ VALIDATOR_ONLY = {
     "_time_zone": "needs the calendars' data base",
 }
 """Validators without a rule, and why."""
-
-
-def schema_of(kind: str) -> dict[str, Any]:
-    (version,) = crd.definition(kind)["spec"]["versions"]
-    schema: dict[str, Any] = version["schema"]["openAPIV3Schema"]
-    return schema
 
 
 def walk(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -219,5 +215,15 @@ def test_the_minimal_resource_of_a_kind_is_accepted(kind: str) -> None:
 def test_wrong_resources_are_refused_without_a_cluster(wrong: Wrong) -> None:
     with pytest.raises(InvalidSpec) as caught:
         parse(wrong.manifest())
-    assert wrong.words in str(caught.value)
-    assert "hunter2" not in str(caught.value)
+    error = caught.value
+    assert not isinstance(error, InvalidSpecs)
+    assert wrong.words in str(error)
+    assert "hunter2" not in str(error)
+    assert error.resource == f"{wrong.kind}/{wrong.name}"
+    assert wrong.field in ("", error.field)
+    if wrong.found:
+        assert error.found == wrong.found
+        assert error.expected
+        assert wrong.expects in error.expected
+        assert error.remedy
+        assert "docs/resources.md" not in error.remedy

@@ -132,7 +132,7 @@ def test_v2_with_a_missing_sidecar_falls_back_to_the_commits() -> None:
 
 
 @pytest.mark.parametrize("keep", [0, 4, 100, 0.5, 0.99])
-def test_truncated_checkpoint(keep: float) -> None:
+def test_a_truncated_checkpoint_is_passed_over(keep: float) -> None:
     """Falls back to an older complete checkpoint, then to the commits; else an explained error."""
     store = _table()
     whole = dl.checkpoint_bytes(_state())

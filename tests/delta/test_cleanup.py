@@ -66,7 +66,7 @@ def test_removes_what_lies_before_the_cutoff_checkpoint() -> None:
         ((0,), {}, "nothing before the checkpoint"),
     ],
 )
-def test_removes_nothing(
+def test_clean_up_removes_nothing_that_is_needed(
     checkpoints: tuple[int, ...], configuration: dict[str, str], why: str
 ) -> None:
     store, log = _daily(checkpoints, configuration=configuration)

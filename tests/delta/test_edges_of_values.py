@@ -135,7 +135,7 @@ def test_dates_of_any_year(days: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["2021-02-29", "2021-13-01", "2021-00-01", "x", "", "1-1-1"])
-def test_invalid_dates(text: str) -> None:
+def test_invalid_dates_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="no"):
         days_of(text)
 

@@ -77,7 +77,7 @@ def test_unknown_fields_actions_and_files_are_tolerated_and_kept() -> None:
     assert log.commits(1, 1)[0].adds == (add,)
 
 
-def test_no_table() -> None:
+def test_a_place_without_a_log_is_no_table() -> None:
     with pytest.raises(TableNotFound) as caught:
         _log(MemoryStore()).snapshot()
     assert _explains(caught.value)
@@ -97,7 +97,9 @@ def test_no_table() -> None:
     ],
     ids=["cut off", "empty", "array", "wrong type", "missing field", "no UTF-8", "no object"],
 )
-def test_corrupt_commit(damage: Callable[[bytes], bytes], field: str) -> None:
+def test_a_corrupt_commit_is_named_and_versions_before_it_are_read(
+    damage: Callable[[bytes], bytes], field: str
+) -> None:
     store = dl.memory_log(*_appends(2))
     store.put(dl.commit_name(2), damage(store.get(dl.commit_name(2))))
     with pytest.raises(CorruptLog) as caught:
@@ -173,7 +175,7 @@ def test_missing_protocol_or_metadata(kind: str) -> None:
     assert _explains(caught.value)
 
 
-def test_unreadable_schema() -> None:
+def test_a_schema_that_cannot_be_read_is_named() -> None:
     store = dl.memory_log()
     store.put(dl.commit_name(0), dl.lines([dl.protocol(), dl.metadata(schemaString="{")]))
     with pytest.raises(CorruptLog) as caught:
@@ -199,7 +201,7 @@ def test_gap_at_the_beginning() -> None:
     assert caught.value.field == dl.commit_name(0)
 
 
-def test_unknown_versions() -> None:
+def test_versions_that_are_not_there_are_refused() -> None:
     log = _log(dl.memory_log(*_appends(2)))
     for version in (-1, 3):
         with pytest.raises(VersionNotFound) as caught:

@@ -75,7 +75,9 @@ def test_partition_values_of_every_type(
 
 @pytest.mark.part(2)
 @pytest.mark.parametrize("mode", ["name", "id"])
-def test_column_mapping(tmp_path: Path, delta_spark: SparkSession, mode: str) -> None:
+def test_a_table_with_column_mapping_is_read_as_spark_reads_it(
+    tmp_path: Path, delta_spark: SparkSession, mode: str
+) -> None:
     table = f"delta.`{tmp_path}`"
     delta_spark.sql(
         f"CREATE TABLE {table} (id BIGINT, s STRUCT<a: INT, b: STRING>, l ARRAY<STRUCT<c: INT>>, "

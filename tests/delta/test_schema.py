@@ -65,7 +65,7 @@ schemas = _structs(_types)
 
 
 @given(schemas)
-def test_round_trip(schema: StructType) -> None:
+def test_a_schema_that_is_written_reads_back_the_same(schema: StructType) -> None:
     assert parse(to_delta_json(schema)) == schema
 
 

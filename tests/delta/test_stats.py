@@ -127,7 +127,7 @@ def test_loosened_statistics_keep_every_digit() -> None:
         ('{"numRecords":"many"}', None),
     ],
 )
-def test_num_records(text: str | None, expected: int | None) -> None:
+def test_a_number_of_rows_is_read_only_if_it_is_one(text: str | None, expected: int | None) -> None:
     alone = num_records(pa.chunked_array([[text]], pa.string()))
     assert alone.to_pylist() == [expected]
     among = num_records(pa.chunked_array([['{"numRecords":1}', text, None]], pa.string()))

@@ -8,7 +8,6 @@ wanted.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -17,12 +16,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kube.clocks import ShiftedClock
-from support.cluster.operator_thread import HeldJobs, Resources, operating, quick_settings
+from support.cluster.operator_thread import (
+    HeldJobs,
+    Resources,
+    operating,
+    quick_settings,
+    two_leaders,
+)
 from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
 from support.lake.lake import batch, loads
 from support.waiting import await_that
-from tandem.locks.etcd.store import EtcdSettings
 from tandem.operations.ports import SystemClock
 
 if TYPE_CHECKING:
@@ -251,20 +255,7 @@ def test_finished_children_beyond_the_history_limit_are_deleted(stage: Stage) ->
 
 
 def test_A5_two_schedulers_make_one_plan(bare: Stage) -> None:
-    cluster = bare.space.cluster
-    etcd = EtcdSettings((cluster.etcd_endpoint,), cluster.lock_prefix())
-    with ExitStack() as running:
-        for election in ("one", "other"):
-            # Both lead: they do not stand for the same election.
-            settings = quick_settings(
-                cluster,
-                bare.space.namespace,
-                election_id=election,
-                instance=election,
-                progress_s=0.3,
-                etcd=etcd,
-            )
-            running.enter_context(operating(settings, bare.jobs, clock=bare.clock))
+    with two_leaders(bare.space, bare.jobs, bare.clock):
         table, lake = bare.lake(4, minor={}, schedules=[bare.at_next_hour("Major")])
         (minor,) = bare.await_children(table, 1)
         bare.pass_an_hour()

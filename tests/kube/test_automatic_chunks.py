@@ -4,7 +4,6 @@ nothing but the LakeTable. Jobs are quick ones, and can be held."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import pairwise
@@ -15,13 +14,18 @@ import pytest
 
 from kube.clocks import ShiftedClock
 from kube.scrapes import Scrape, free_port, scrape
-from support.cluster.operator_thread import HeldJobs, Resources, operating, quick_settings
+from support.cluster.operator_thread import (
+    HeldJobs,
+    Resources,
+    operating,
+    quick_settings,
+    two_leaders,
+)
 from support.jobs import quick_lake
 from support.lake import timed
 from support.lake.lake import DELETION_VECTORS
 from support.lake.timed import Hours, TimedLake, day, hours, join, without
 from support.waiting import await_that
-from tandem.locks.etcd.store import EtcdSettings
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster
@@ -198,19 +202,7 @@ def test_A5_two_schedulers_make_one_child_of_a_chunk_and_one_drop(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     stage = Stage(Resources(cluster, cluster.namespace("chunks")), tmp_path)
-    etcd = EtcdSettings((cluster.etcd_endpoint,), cluster.lock_prefix())
-    with ExitStack() as running:
-        for election in ("one", "other"):
-            # Both lead: they do not stand for the same election.
-            settings = quick_settings(
-                cluster,
-                stage.space.namespace,
-                election_id=election,
-                instance=election,
-                progress_s=0.3,
-                etcd=etcd,
-            )
-            running.enter_context(operating(settings, stage.jobs, clock=stage.clock))
+    with two_leaders(stage.space, stage.jobs, stage.clock):
         table, lake = stage.lake(
             FIRST,
             SECOND,

@@ -4,7 +4,6 @@ LakeTable, and writers append upserts. Jobs run without Spark."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kube.clocks import ShiftedClock
-from support.cluster.operator_thread import HeldJobs, Resources, operating, quick_settings
+from support.cluster.operator_thread import HeldJobs, Resources, two_leaders
 from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
 from support.lake.log_blocks import LogBlocks
 from support.lake.rows import id_in, join, rows, without
 from support.waiting import await_that
-from tandem.locks.etcd.store import EtcdSettings
 from tandem.mergelog import open_log
 from tandem.mergelog.state.log_table import state_of
 
@@ -95,20 +93,8 @@ def stage(cluster: Cluster, tmp_path: Path) -> Iterator[Stage]:
     """With two operators that do not know of each other, but share the lock store."""
     space = Resources(cluster, cluster.namespace("log"))
     made = Stage(space, tmp_path, ShiftedClock())
-    etcd = EtcdSettings((cluster.etcd_endpoint,), cluster.lock_prefix())
     jobs = HeldJobs()
-    with ExitStack() as running:
-        for election in ("one", "other"):
-            # Both lead: they do not stand for the same election.
-            settings = quick_settings(
-                cluster,
-                space.namespace,
-                election_id=election,
-                instance=election,
-                progress_s=0.3,
-                etcd=etcd,
-            )
-            running.enter_context(operating(settings, jobs, clock=made.clock))
+    with two_leaders(space, jobs, made.clock):
         yield made
 
 

@@ -113,7 +113,7 @@ def test_an_old_go_is_not_used(machine: Machine) -> None:
     assert machine.calls == []
 
 
-def test_unknown_part(machine: Machine) -> None:
+def test_an_unknown_part_is_refused(machine: Machine) -> None:
     done = machine.build("etcd", "kubelet")
     assert done.returncode == 2
     assert "there is no part kubelet" in done.stderr

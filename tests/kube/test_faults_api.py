@@ -155,7 +155,7 @@ def test_everything_is_slow(stage: Stage) -> None:
         stage.all_end_well(*stage.one_of_each())
 
 
-def test_watches_expire(stage: Stage) -> None:
+def test_watches_that_expire_miss_nothing(stage: Stage) -> None:
     """410 within a watch: it lists again and misses nothing."""
     assert stage.proxy.expire_watches() > 0
     stage.all_end_well(*stage.one_of_each())

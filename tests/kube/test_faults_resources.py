@@ -108,7 +108,7 @@ def test_Z7_suspended_and_resumed_at_each_step(stage: Stage, part: int) -> None:
     stage.done()
 
 
-def test_Z7_applied_suspended(stage: Stage) -> None:
+def test_Z7_what_is_applied_suspended_starts_once_it_is_resumed(stage: Stage) -> None:
     applied = stage.table.apply(stage.ledger.make("ingest"), suspend=True)
     applied.reaches("Suspended")
     assert stage.ledger.lake.version == stage.ledger.lake.first_version

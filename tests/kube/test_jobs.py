@@ -213,7 +213,7 @@ def test_the_crd_accepts_applications_with_templates(
 # Starting
 
 
-def test_created_once(fresh: Applications, make: Make) -> None:
+def test_a_job_that_is_started_again_is_created_once(fresh: Applications, make: Make) -> None:
     runner = make(fresh, fresh.owner(), labels={"tandem.dev/table": "flights"})
     runner.start(REQUEST)
     first = fresh.get(NAME)

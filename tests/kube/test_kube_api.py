@@ -107,7 +107,7 @@ class Server:
         asyncio.run(body())
 
 
-def test_paths() -> None:
+def test_a_resource_is_at_the_path_of_its_kind() -> None:
     assert THINGS.url() == "/apis/tandem.dev/v1alpha1/namespaces/default/laketables"
     assert THING.url("status").endswith("/laketables/t/status")
     assert ResourcePath("", "v1", "secrets", "n", "s").url() == "/api/v1/namespaces/n/secrets/s"
@@ -136,7 +136,7 @@ def test_the_retry_after_header_is_respected() -> None:
     server.run(test)
 
 
-def test_retries_end() -> None:
+def test_retries_end_with_the_last_error() -> None:
     server = Server(*[refused(500, "InternalError")] * 50)
 
     async def test(api: Api) -> None:

@@ -118,7 +118,7 @@ def bare(cluster: Cluster, tmp_path: Path, works: SparkSession | None, lakes: La
 # C: one compaction, one update, and both --------------------------------------------------------
 
 
-def test_C1a_only_compaction(stage: Stage) -> None:
+def test_C1a_only_a_compaction_leaves_one_segment(stage: Stage) -> None:
     table = stage.loaded()
     done = table.apply(table.lake.compaction()).succeeded()
     assert done.plan is not None
@@ -235,14 +235,14 @@ def test_C14_an_input_is_locked_by_another_operation(stage: Stage) -> None:
 # D: ingests and compactions, each ending well or not ---------------------------------------------
 
 
-def test_D11_compaction_succeeds(stage: Stage) -> None:
+def test_D11_compaction_succeeds_and_shows_its_segment(stage: Stage) -> None:
     table = stage.loaded()
     table.apply(table.lake.compaction()).succeeded()
     assert table.lake.names == ["0.1"]
     stage.done(table, FOUR)
 
 
-def test_D12_compaction_fails(stage: Stage) -> None:
+def test_D12_compaction_fails_and_shows_nothing(stage: Stage) -> None:
     """Its driver dies when all of its files lie there."""
     table = stage.loaded()
     gate = stage.jobs.hold("rewrite")
@@ -258,7 +258,9 @@ def test_D12_compaction_fails(stage: Stage) -> None:
 @pytest.mark.part(2)
 @pytest.mark.parametrize("commits_first", ["ingest", "compaction"])
 @pytest.mark.parametrize("scenario", ["D15", "D18"])
-def test_D15_D18_both_succeed(stage: Stage, scenario: str, commits_first: str) -> None:
+def test_D15_D18_both_succeed_whichever_commits_first(
+    stage: Stage, scenario: str, commits_first: str
+) -> None:
     """D15: the compaction starts first; D18: the ingest does."""
     table = stage.loaded()
     gates = {"ingest": stage.jobs.hold("ingest"), "compaction": stage.jobs.hold("rewrite")}

@@ -353,7 +353,7 @@ def take_and_release(locks: EtcdLocks, operation: str) -> None:
 
 
 @promptly
-def test_nothing_listens() -> None:
+def test_locks_are_unavailable_where_nothing_listens() -> None:
     (port,) = free_ports(1)
     with store(EtcdSettings((f"127.0.0.1:{port}",), timeout_s=1.0)) as locks:
         with pytest.raises(LocksUnavailable, match=str(port)):

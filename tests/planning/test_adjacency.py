@@ -215,7 +215,7 @@ def segments_of_table(table: pa.Table) -> Segments:
         ({TAG_ROOT: "1-2\n", TAG_MINOR: "1"}, None),
     ],
 )
-def test_root_tags(tags: dict[str, str], expected: Root | None) -> None:
+def test_root_tags_are_read_and_written_back(tags: dict[str, str], expected: Root | None) -> None:
     assert root_of(tags) == expected
     if expected is not None:
         assert root_of(expected.tags(3)) == expected

@@ -272,7 +272,7 @@ def test_C13_custom_may_go_beyond_level_2() -> None:
     assert [(run.output, run.level) for run in plan.runs] == [("0.3", 3)]
 
 
-def test_C13_unknown_id() -> None:
+def test_C13_an_unknown_id_is_refused() -> None:
     with pytest.raises(UnknownSegment, match="Segment 9 does not exist or is not valid") as caught:
         plan_compaction(loads(range(5)), replace(CUSTOM, segments=("1", "9")))
     assert caught.value.resource == "TableCompaction/pick"
@@ -281,7 +281,7 @@ def test_C13_unknown_id() -> None:
 
 
 @pytest.mark.parametrize("status", [SegmentStatus.COMPACTED, SegmentStatus.MARKED_FOR_DELETE])
-def test_C13_invalid_status(status: SegmentStatus) -> None:
+def test_C13_a_segment_that_is_not_valid_is_refused(status: SegmentStatus) -> None:
     past = [Segment("1", 0, 1, (), status)]
     request = replace(CUSTOM, segments=("1", "2"))
     with pytest.raises(UnknownSegment, match="Segment 1 does not exist or is not valid") as caught:
@@ -315,7 +315,7 @@ def test_C13_ids_with_another_kind(kind: CompactionType) -> None:
         check_selection(replace(CUSTOM, type=kind, segments=("1", "2")))
 
 
-def test_C13_no_ids() -> None:
+def test_C13_a_choice_without_ids_is_refused() -> None:
     message = "Segment ids should not be empty when doing CUSTOM compaction"
     with pytest.raises(InvalidSpec, match=message):
         plan_compaction(loads(range(5)), CUSTOM)

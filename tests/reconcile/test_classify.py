@@ -64,7 +64,7 @@ def body(operation: str, engine: Mapping[str, str], mode: str = "", **more: Any)
     ],
     ids=["delta-rs", "Spark", "streaming", "ours"],
 )
-def test_blind_appends(info: dict[str, Any]) -> None:
+def test_blind_appends_are_recognized_unless_they_remove(info: dict[str, Any]) -> None:
     summary = classify(commit(info, add("n")), {})
     assert summary.kind is ChangeKind.BLIND_APPEND
     assert summary.files == {"n"}

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from reconcile.damage import require_damage_noticed, with_header
+from reconcile.test_published import View
 from support.some import few
 from tandem.errors import RowMapInvalid
 from tandem.reconcile.model import FileState
@@ -199,7 +200,7 @@ def test_a_rewrite_masks_exactly_the_rows_deleted_meanwhile(
             case _:
                 continue
         now[file.path] = FileState(file.path, file.rows, dead)
-    decision = rewrite(plan, _View(now), row_map)
+    decision = rewrite(plan, View(now), row_map)
     back = {there: here for here, there in case.plain.items()}
     rows = {file.path: file.rows for file in row_map.outputs}
     published = {
@@ -209,14 +210,6 @@ def test_a_rewrite_masks_exactly_the_rows_deleted_meanwhile(
         if p not in decision.masks.get(path, BitMap64())
     }
     assert published == {row for row in expected if row[0] in decision.removes}
-
-
-@dataclass
-class _View:
-    files: dict[str, FileState]
-
-    def get(self, path: str) -> FileState | None:
-        return self.files.get(path)
 
 
 INPUTS = [MapInput("i", 4, BitMap64([1])), MapInput("j", 2, BitMap64())]

@@ -151,13 +151,13 @@ def test_C3d_update_over_compacted_and_not_yet_compacted_segments(four: Table) -
 # --- Ingestion (Druid) --------------------------------------------------------------------------
 
 
-def test_D1_ingest_succeeds() -> None:
+def test_D1_ingest_succeeds_and_is_visible() -> None:
     table = Table()
     s1 = table.load(1)
     assert table.visible() == [s1]
 
 
-def test_D2_ingest_fails() -> None:
+def test_D2_ingest_fails_and_shows_nothing() -> None:
     table = Table()
     table.world.write([(1, 1)])  # written, never committed
     assert table.visible() == []
@@ -219,18 +219,18 @@ def one() -> Table:
     return table
 
 
-def test_D10_compaction_running(one: Table) -> None:
+def test_D10_compaction_running_hides_nothing(one: Table) -> None:
     start_rewrite(one.world, one.visible(), 99)
     assert one.visible() == ["f1"]
 
 
-def test_D11_compaction_succeeds(one: Table) -> None:
+def test_D11_compaction_succeeds_and_shows_its_segment(one: Table) -> None:
     s2 = finish_rewrite(one.world, start_rewrite(one.world, one.visible(), 99)).outputs
     assert one.visible() == list(s2)
     assert one.values() == [1, 2, 3]
 
 
-def test_D12_compaction_fails(one: Table) -> None:
+def test_D12_compaction_fails_and_shows_nothing(one: Table) -> None:
     start_rewrite(one.world, one.visible(), 99)
     assert one.visible() == ["f1"]
     assert one.values() == [1, 2, 3]

@@ -132,7 +132,7 @@ def test_each_change_is_found_and_answered(
     assert verdict.response is (Response.CONFLICT if expected is Response.VECTORS else expected)
 
 
-def test_nothing_changed() -> None:
+def test_an_unchanged_table_lets_an_operation_go_on() -> None:
     verdict = check_table(state(), state(version=9), OperationKind.UPDATE, needs_vectors=True)
     assert verdict == TableVerdict(Response.SURVIVE)
 

@@ -103,24 +103,7 @@ def test_locations_that_are_accepted(location: str) -> None:
     assert TypeAdapter(Location).validate_python(location + "/") == location
 
 
-@pytest.mark.parametrize(
-    ("location", "hint"),
-    [
-        ("/data/flights", "file:///data/flights"),
-        ("data", "must be a URL"),
-        ("s3a://b/c", "write s3://"),
-        ("hdfs://n/c", "must have one of the schemes"),
-        ("file://data/x", "three slashes"),
-        ("file:///", "root of the file system"),
-        ("file:///a/../b", r"'\.\.'"),
-        ("file:///a/%2e%2e/b", r"'\.\.'"),
-        ("s3://key:secret@bucket/x", "credentials"),
-        ("s3:///x", "bucket"),
-        ("s3://b/x?versionId=1", r"'\?'"),
-        ("file:///${HOME}/x", "variables"),
-        ("abfss://container/x", "abfss://container@account"),
-    ],
-)
-def test_locations_that_are_refused_with_a_hint(location: str, hint: str) -> None:
-    with pytest.raises(ValidationError, match=hint):
-        TypeAdapter(Location).validate_python(location)
+def test_a_location_must_be_a_url() -> None:
+    """Others that are refused are in `tests/crds/wrong_resources.yaml`."""
+    with pytest.raises(ValidationError, match="must be a URL"):
+        TypeAdapter(Location).validate_python("data")

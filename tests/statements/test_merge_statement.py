@@ -97,7 +97,7 @@ CLAUSES = (
 )
 
 
-def test_every_clause() -> None:
+def test_every_clause_has_a_canonical_text() -> None:
     found = merge("t.id = s.id", *CLAUSES)
     assert found.canonical == (
         "MERGE ON (`t`.`id` = `s`.`id`) "

@@ -64,7 +64,7 @@ def test_the_recorded_set_clause_names_columns_exactly(name: str) -> None:
     assert parse_statement(None, recorded, schema, exact_names=True).set_sql == recorded
 
 
-def test_a_delete() -> None:
+def test_a_delete_has_a_canonical_text() -> None:
     statement = parse_statement("d IS NULL", None, SCHEMA_JSON)
     assert (statement.kind, statement.canonical) == ("Delete", "DELETE WHERE (`d` IS NULL)")
     everything = parse_statement(None, None, SCHEMA)

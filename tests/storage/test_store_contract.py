@@ -68,7 +68,7 @@ def test_an_object_is_read_whole_and_in_ranges(store: Store) -> None:
     assert isinstance(store.get("a/b.bin"), bytes)
 
 
-def test_put_replaces(store: Store) -> None:
+def test_a_put_replaces_what_was_there(store: Store) -> None:
     store.put("a", b"one")
     store.put("a", b"")
     assert store.get("a") == b""
@@ -145,7 +145,7 @@ def test_listing_a_prefix_means_a_folder(store: Store) -> None:
     assert paths(store, "nothing") == []
 
 
-def test_listing_pages(store: Store) -> None:
+def test_a_listing_goes_on_where_the_last_page_ended(store: Store) -> None:
     names = [f"_delta_log/{number:020}.json" for number in range(30)]
     for name in names:
         store.put(name, b"{}")

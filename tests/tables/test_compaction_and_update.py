@@ -27,7 +27,7 @@ def _plus_in_load(rows: Rows, number: int, ks: tuple[int, ...], amount: int) -> 
     return plus(rows, lambda row: row[0] // 10 == number and row[1] in ks, amount)
 
 
-def test_C1a_only_compaction(lakes: Lakes) -> None:
+def test_C1a_only_a_compaction_leaves_one_segment(lakes: Lakes) -> None:
     lake = lakes.loaded(4)
     assert lake.names == ["0", "1", "2", "3"]
     status = lake.do(lake.compaction())

@@ -39,7 +39,7 @@ def _start(lake: Lake, operation: Operation) -> Held:
     return lake.hold(operation, Point.RECONCILE)
 
 
-def test_D1_ingest_succeeds(lakes: Lakes) -> None:
+def test_D1_ingest_succeeds_and_is_visible(lakes: Lakes) -> None:
     lake = lakes.empty()
     lake.load(batch(0))
     assert lake.names == ["0"]
@@ -47,7 +47,7 @@ def test_D1_ingest_succeeds(lakes: Lakes) -> None:
 
 
 @pytest.mark.parametrize("death", [dies_before_its_work, dies_after_its_work])
-def test_D2_ingest_fails(lakes: Lakes, death: Callable[..., None]) -> None:
+def test_D2_ingest_fails_and_shows_nothing(lakes: Lakes, death: Callable[..., None]) -> None:
     lake = lakes.empty()
     lake.jobs.next_job = death
     assert lake.run(lake.ingest(batch(0))).phase is Phase.FAILED
@@ -146,7 +146,7 @@ def test_D9_a_stream_goes_on_while_its_rows_are_compacted(lakes: Lakes) -> None:
     lake.assert_states(*states)
 
 
-def test_D10_compaction_running(lakes: Lakes) -> None:
+def test_D10_compaction_running_hides_nothing(lakes: Lakes) -> None:
     lake = lakes.loaded(4)
     compaction = _start(lake, lake.compaction())
     assert lake.unreachable()  # its output exists …
@@ -155,14 +155,14 @@ def test_D10_compaction_running(lakes: Lakes) -> None:
     compaction.finish()
 
 
-def test_D11_compaction_succeeds(lakes: Lakes) -> None:
+def test_D11_compaction_succeeds_and_shows_its_segment(lakes: Lakes) -> None:
     lake = lakes.loaded(4)
     lake.do(lake.compaction())
     assert lake.names == ["0.1"]
     lake.assert_states(OLD)
 
 
-def test_D12_compaction_fails(lakes: Lakes) -> None:
+def test_D12_compaction_fails_and_shows_nothing(lakes: Lakes) -> None:
     lake = lakes.loaded(4)
     _fails(lake, lake.compaction())
     assert lake.names == ["0", "1", "2", "3"]

@@ -162,7 +162,9 @@ def test_Z5_a_full_vacuum_keeps_files_that_versions_name(lakes: Lakes) -> None:
 @pytest.mark.parametrize(
     ("kind", "start"), some([*product(KINDS, [runs_twice, follows_a_duplicate])])
 )
-def test_Z6_duplicate_driver(lakes: Lakes, kind: str, start: Callable[..., None]) -> None:
+def test_Z6_duplicate_driver_changes_nothing(
+    lakes: Lakes, kind: str, start: Callable[..., None]
+) -> None:
     """Two drivers of one job do the same work under other names; so do speculative tasks."""
     lake = _patient(lakes)
     make, after = MADE[kind]

@@ -171,7 +171,7 @@ def test_C12b_semi_major_of_a_chunk_while_appends_go_on(lakes: Lakes) -> None:
     lake.assert_states(*states)
 
 
-def test_C13_unknown_segment(lakes: Lakes) -> None:
+def test_C13_an_unknown_segment_is_refused(lakes: Lakes) -> None:
     lake = lakes.loaded(4)
     status = lake.run(lake.compaction("Custom", custom={"segments": ["0", "9"]}))
     assert (status.phase, reason(status)) == (Phase.FAILED, "UnknownSegment")

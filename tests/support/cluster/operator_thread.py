@@ -27,6 +27,7 @@ from support.waiting import LIMIT_S, await_that
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
 from tandem.kube.operator import run_operator
 from tandem.kube.runtime.context import OperatorSettings
+from tandem.locks.etcd.store import EtcdSettings
 from tandem.operations.ports import Clock
 from tandem.operations.session.options import Interceptor, passthrough
 from tandem.spec.common import plural
@@ -367,3 +368,26 @@ def operating(
         yield operator
     finally:
         operator.stop()
+
+
+@contextmanager
+def two_leaders(space: Resources, jobs: HeldJobs, clock: Clock) -> Iterator[None]:
+    """Two operators of one namespace: both lead, since they do not stand for the same election, and
+    share nothing but the store of locks."""
+    etcd = EtcdSettings((space.cluster.etcd_endpoint,), space.cluster.lock_prefix())
+
+    def settings(name: str) -> OperatorSettings:
+        return quick_settings(
+            space.cluster,
+            space.namespace,
+            election_id=name,
+            instance=name,
+            progress_s=0.3,
+            etcd=etcd,
+        )
+
+    with (
+        operating(settings("one"), jobs, clock=clock),
+        operating(settings("other"), jobs, clock=clock),
+    ):
+        yield
