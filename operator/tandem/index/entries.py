@@ -74,7 +74,9 @@ class Entries:
         held = [name for name in there if files[name].null_count < len(born)]
         self._files = files.select(held).combine_chunks()
         self.born, self.died = born, died
-        self.statistics = HeldStatistics(files["stats"]) if statistics is None else statistics
+        if statistics is None:
+            statistics = HeldStatistics(files["stats"].chunks)
+        self.statistics = statistics
         self._last_born = int(born.max(initial=0))
         self._first_died = int(died.min(initial=FOREVER))
         self._removed = int((died != FOREVER).sum())
