@@ -312,8 +312,9 @@ class Entries:
             yield from _pieces(int(run[0]) * ZONE, min((int(run[-1]) + 1) * ZONE, len(self)))
 
     def _part(self, columns: Mapping[str, _Known], start: int, stop: int) -> FileBounds:
-        parts = {name: known.column.part(start, stop) for name, known in columns.items()}
-        return FileBounds(stop - start, parts, self._empty[start:stop])
+        rows = slice(start, stop)
+        parts = {name: known.column.take(rows) for name, known in columns.items()}
+        return FileBounds(stop - start, parts, self._empty[rows])
 
     @cached_property
     def segments(self) -> tuple[IntArray, SegmentNames]:
