@@ -125,7 +125,7 @@ class Spread:
             pre_prime=pre_prime,
         )
         self.registry = FlightServer(
-            RegistryService(self.coordinator, self.key, tls=tls),
+            RegistryService(self.coordinator.registry, self.key, tls=tls),
             "127.0.0.1",
             0,
             token=self.key,
@@ -179,7 +179,7 @@ class Spread:
     @property
     def owners(self) -> dict[str, int]:
         """Slot by key of its shards."""
-        now = self.coordinator.assignments.now.owners
+        now = dict(self.coordinator.registry.mapping.owners)
         return {shard.key: executor.slot for shard, executor in now.items()}
 
     def executor(self, slot: int) -> Executor:
@@ -203,8 +203,8 @@ class Spread:
         """Wait until the coordinator knows what every shard needs."""
 
         def known() -> bool:
-            now = self.coordinator.assignments.now
-            sizes = {shard.key: now.sizes[shard] for shard in now.reported}
+            now = self.coordinator.registry.mapping
+            sizes = {shard.key: now.sizes[shard] for shard in now.reported.copy()}
             return sizes == {key: each.bytes for key, each in self.shown().items()}
 
         until(known, "sizes are not reported")

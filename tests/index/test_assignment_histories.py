@@ -11,18 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from index.assignment_model import Model, Name, Process
 from support.some import few
-from tandem.index.server.assignment import (
-    Executor,
-    Shard,
-    ShardMapping,
-    assign,
-    joined,
-    report,
-    routes,
-    without,
-    without_shards,
-    without_table,
-)
+from tandem.index.server.assignment import Executor, Shard, ShardMapping
 
 # Two processes of one slot, and ids that are one another with underscores.
 _EXECUTORS = (
@@ -58,65 +47,52 @@ class Histories(RuleBasedStateMachine):
     def ask(self, request: Mapping[Name, int | None], data: st.DataObject) -> None:
         """Known shards stay, and all that are named have an executor if one lives."""
         wanted = shards_of(request)
-        live = data.draw(st.permutations(self.now.executors))
-        before = self.now
-        self.now = assign(data.draw(st.permutations(wanted)), live, before)
+        before = dict(self.now.owners)
+        found = self.now.route(data.draw(st.permutations(wanted)))
         self.model.ask(request)
-        for shard, owner in before.owners.items():
+        for shard, owner in before.items():
             assert self.now.owners[shard] == owner
-        assert set(self.now.owners) - set(before.owners) <= set(wanted)
-        found = routes(wanted, self.now)
-        assert found.unassigned == (() if live else tuple(wanted))
-        assert sorted(s for each in found.by_executor.values() for s in each) == (
-            sorted(wanted) if live else []
+        assert set(self.now.owners) - set(before) <= set(wanted)
+        assert sorted(s for each in found.values() for s in each) == (
+            sorted(wanted) if self.now.executors else []
         )
-
-    @rule(request=requests, live=st.lists(executors, max_size=4))
-    def ask_with_other_executors(
-        self, request: Mapping[Name, int | None], live: list[Executor]
-    ) -> None:
-        """Deaths and returns that only the list of executors tells."""
-        for dead in set(self.model.live) - set(live):
-            self.model.die(dead)
-        for each in live:
-            self.model.join(each)
-        self.now = assign(shards_of(request), live, self.now)
-        self.model.ask(request)
 
     @rule(executor=executors, sizes=reports)
     def report(self, executor: Executor, sizes: Mapping[Name, int]) -> None:
         """Also of shards that others have, and by executors that are dead."""
-        before = self.now
-        self.now = report(before, executor, {Shard(*name): size for name, size in sizes.items()})
+        before = dict(self.now.owners)
+        self.now.report(executor, {Shard(*name): size for name, size in sizes.items()})
         self.model.report(executor, sizes)
-        assert self.now.owners == before.owners
+        assert self.now.owners == before
 
     @rule(executor=executors)
     def die(self, executor: Executor) -> None:
-        self.now = without(self.now, executor)
+        self.now.remove(executor)
         self.model.die(executor)
 
     @rule(executor=executors)
     def join(self, executor: Executor) -> None:
-        self.now = joined(self.now, executor)
+        self.now.join(executor)
         self.model.join(executor)
 
     @rule(executor=executors)
     def restart(self, executor: Executor) -> None:
         """It returns under its name, and holds nothing."""
-        self.now = joined(without(self.now, executor), executor)
+        self.now.remove(executor)
+        self.now.join(executor)
         self.model.die(executor)
         self.model.join(executor)
         assert self.now.loads()[executor] == (0, 0)
 
     @rule(table=st.sampled_from(["t", "t_1"]))
     def drop_table(self, table: str) -> None:
-        self.now = without_table(self.now, table)
+        self.now.drop(table)
         self.model.drop(name for name in _NAMES if name[0] == table)
 
-    @rule(gone=st.sets(names, max_size=5))
-    def drop_shards(self, gone: set[Name]) -> None:
-        self.now = without_shards(self.now, [Shard(*name) for name in gone])
+    @rule(table=st.sampled_from(["t", "t_1"]), keys=st.sets(st.integers(0, 7), min_size=1))
+    def drop_shards(self, table: str, keys: set[int]) -> None:
+        gone = [(table, f"{key}") for key in keys]
+        self.now.drop(table, [key for _, key in gone])
         self.model.drop(gone)
 
     @invariant()
@@ -124,7 +100,7 @@ class Histories(RuleBasedStateMachine):
         held = {(shard.table, shard.key): owner for shard, owner in self.now.owners.items()}
         assert held == {each.name: each.process for each in self.model.held}
         assert set(held.values()) <= set(self.model.live), "none is dead"
-        assert self.now.executors == tuple(sorted(self.model.live))
+        assert self.now.executors == sorted(self.model.live)
 
     @invariant()
     def sizes_are_those_of_the_model(self) -> None:
@@ -152,7 +128,8 @@ def test_E17_many_shards_and_executors_are_assigned_as_by_the_model(
     }
     model = Model(live)
     model.ask(request)
-    now = assign(shards_of(request), [Executor(*each) for each in live], ShardMapping())
+    now = ShardMapping([Executor(*each) for each in live])
+    now.route(shards_of(request))
     assert {(s.table, s.key): owner for s, owner in now.owners.items()} == {
         each.name: each.process for each in model.held
     }

@@ -71,14 +71,14 @@ def test_X4_the_size_that_an_executor_reports_replaces_the_estimate(
     lake = Lake(tmp_path, [2, 1])
     with spread({"lake": lake.location}, 2) as server:
         server.files()
-        mapping = server.coordinator.assignments
+        registry = server.coordinator.registry
         server.wait_for_sizes()
-        assert len(mapping.now.reported) == 2
+        assert len(registry.mapping.reported) == 2
         # The next shard goes to the executor with the fewest bytes, as reported.
         big = server.executor(server.owners["0"])
         small = server.executor(server.owners["1"])
-        shard = next(s for s in mapping.now.owners if s.key == "1")
-        mapping.report(small, {shard: 1 << 30})
+        shard = next(s for s in dict(registry.mapping.owners) if s.key == "1")
+        registry.beat(small, {shard: 1 << 30})
         lake.add("2", 1)
         server.files("id = 1000")
         assert server.owners["2"] == big.slot
@@ -265,9 +265,9 @@ def test_X15_shards_of_unknown_size_go_round_until_they_are_reported(tmp_path: P
     with spread({"lake": lake.location}, 2) as server:
         assert server.files() == 1
         assert server.owners == {"0": 0, "1": 1, "2": 0, "3": 1}
-        mapping = server.coordinator.assignments
         server.wait_for_sizes()
-        sizes = {shard.key: size for shard, size in mapping.now.sizes.items()}
+        known = dict(server.coordinator.registry.mapping.sizes)
+        sizes = {shard.key: size for shard, size in known.items()}
         assert sizes["0"] > sizes["1"]
         lake.counted = True
         lake.add("4", 1)
@@ -279,12 +279,12 @@ def test_X16_I50_a_table_that_is_made_again_leaves_no_shard(tmp_path: Path) -> N
     lake = Lake(tmp_path / "one", [1, 1])
     with spread({"lake": lake.location}, 2) as server:
         assert server.files() == 1
-        before = {shard.table for shard in server.coordinator.assignments.now.owners}
+        before = {shard.table for shard in dict(server.coordinator.registry.mapping.owners)}
         lake.lake.path.rename(tmp_path / "away")
         lake = Lake(tmp_path / "one", [1, 1, 1])
         assert server.files() == 1
         right(server, lake)
-        after = {shard.table for shard in server.coordinator.assignments.now.owners}
+        after = {shard.table for shard in dict(server.coordinator.registry.mapping.owners)}
         assert len(before) == len(after) == 1
         assert before != after
         until(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -28,8 +28,8 @@ from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import LogPosition, Snapshot
 from tandem.errors import CorruptLog, FactsRefused, ObjectNotFound, StorageError
 from tandem.index.entries import FOREVER, Entries
-from tandem.index.packed import PREFIX, Form, SectionReader, SectionWriter, count_in
-from tandem.index.statistics import BLOCK, UNKNOWN, ColumnName, HeldStatistics, PackedTexts
+from tandem.index.packed import PREFIX, Form, PackedSection, count_in, flags, numbers, require_end
+from tandem.index.statistics import UNKNOWN, ColumnName, HeldStatistics, PackedTexts
 from tandem.index.window import View, Window
 from tandem.pruning.bounds import (
     HeldBounds,
@@ -55,12 +55,12 @@ _log = structlog.get_logger("tandem.index.base")
 
 LIMIT: Final = 2 << 30
 """Bytes of a base at most, packed or not: some five million files."""
-_MOST_BLOCK: Final = 256 << 20
-"""Bytes of a block of texts."""
+_MOST_RUN: Final = 256 << 20
+"""Bytes of a run of texts."""
 
 FORM: Final = Form(
     b"TNDMBASE",
-    2,
+    3,
     1 << 20,
     "a base is not believed",
     "The log is read instead. Files below _tandem/index can be deleted at any time",
@@ -101,20 +101,19 @@ class Base:
 def pack(base: Base) -> bytes | None:
     """The persisted form; None if it would be too large."""
     held = [name for name in files_.SCHEMA.names if base.files[name].null_count < base.head.files]
-    statistics, packed = base.statistics, base.statistics.packed
+    statistics, texts = base.statistics, base.statistics.packed
     columns = {
         (name, type_): column
         for (name, type_), column in statistics.decoded.items()
         if isinstance(column, NumberBounds | TextBounds) and type_named(_type_name(type_)) == type_
     }
-    sections = SectionWriter()
-    for name in held:
-        sections.add(base.files[name])
-    sections.put([bytes(packed.data)])
-    sections.add(packed.starts, packed.sizes, statistics.rows, statistics.tight)
+    sections = [PackedSection.of(base.files[name]) for name in held]
+    frames = pa.array([bytes(run.section.frame) for run in texts], pa.large_binary())
+    sections.append(PackedSection.of(frames))
+    sections.append(PackedSection.of(statistics.rows, statistics.tight))
     for column in columns.values():
-        sections.add(*column.arrow(), column.some_null, column.some_value)
-    if sections.raw > LIMIT:
+        sections.append(PackedSection.of(*column.arrow(), column.some_null, column.some_value))
+    if sum(section.size for section in sections) > LIMIT:
         return None
     head = base.head
     header = {
@@ -130,6 +129,7 @@ def pack(base: Base) -> bytes | None:
         "metaData": codec.encode_action(head.metadata)["metaData"],
         "files": head.files,
         "held": held,
+        "texts": [[run.count, run.section.size] for run in texts],
         "columns": [[name, _type_name(type_)] for name, type_ in columns],
     }
     data = FORM.pack(header, sections)
@@ -159,11 +159,12 @@ def unpack(data: bytes, *, resource: str = "base", limit: int = LIMIT) -> Base:
         count = head.files
         columns: dict[str, pa.Array] = {}
         for name in header["held"]:
-            columns[name] = sections.array(files_.SCHEMA.field(name).type, count)
+            type_ = files_.SCHEMA.field(name).type
+            [columns[name]] = sections.popleft().opened([type_], count)
         if "path" not in columns or columns["path"].null_count or columns["size"].null_count:
             raise ValueError("a file without a path or a size")
         statistics = _statistics(header, sections, count)
-        sections.require_end()
+        require_end(sections)
         files = [columns.get(field.name, pa.nulls(count, field.type)) for field in files_.SCHEMA]
         return Base(head, pa.table(files, schema=files_.SCHEMA), statistics)
 
@@ -183,21 +184,21 @@ def _head(header: Mapping[str, Any]) -> BaseHead:
     )  # fmt: skip
 
 
-def _statistics(header: Mapping[str, Any], sections: SectionReader, count: int) -> HeldStatistics:
-    blocks = -(-count // BLOCK)
-    texts_section = sections.section()
-    data = texts_section.buffer()
-    texts_section.require_end()
-    section = sections.section()
-    starts, sizes = section.numbers(blocks + 1), section.numbers(blocks)
-    rows, tight = section.numbers(count), section.flags(count)
-    section.require_end()
-    if starts[0] != 0 or starts[-1] != data.size or (np.diff(starts) < 0).any():
-        raise ValueError("blocks of texts do not fill their section")
-    if (sizes < 0).any() or int(sizes.max(initial=0)) > _MOST_BLOCK:
-        raise ValueError("a block of texts of no size")
-    texts = PackedTexts(count, data, starts, sizes)
-    texts.validate()
+def _statistics(
+    header: Mapping[str, Any], sections: deque[PackedSection], count: int
+) -> HeldStatistics:
+    sizes = header["texts"]
+    [frames] = sections.popleft().opened([pa.large_binary()], len(sizes))
+    texts = [
+        PackedTexts(count_in(number), PackedSection(frame.as_buffer(), count_in(size)))
+        for frame, (number, size) in zip(frames, sizes, strict=True)
+    ]
+    if sum(map(len, texts)) != count or any(run.section.size > _MOST_RUN for run in texts):
+        raise ValueError("texts that are not those of the files")
+    for run in texts:
+        run.texts()
+    found, whole = sections.popleft().opened([pa.int64(), pa.bool_()], count)
+    rows, tight = numbers(found), flags(whole)
     if (rows < UNKNOWN).any():
         raise ValueError("a number of rows that is none")
     columns: dict[ColumnName, HeldBounds | None] = {}
@@ -206,17 +207,14 @@ def _statistics(header: Mapping[str, Any], sections: SectionReader, count: int) 
         form = statistics_type(type_)
         if form is None:
             raise ValueError(f"a column of {type_name} has no bounds")
-        columns[str(name), type_] = _column(sections, type_, form, count)
+        columns[str(name), type_] = _column(sections.popleft(), type_, form, count)
     return HeldStatistics(texts, rows=rows, tight=tight, columns=columns)
 
 
-def _column(sections: SectionReader, type_: SqlType, form: pa.DataType, count: int) -> HeldBounds:
+def _column(packed: PackedSection, type_: SqlType, form: pa.DataType, count: int) -> HeldBounds:
     bounds = pa.binary() if type_.name == "string" else _bounds_type(form)
-    section = sections.section()
-    low, high = section.array(bounds, count), section.array(bounds, count)
-    some_null, some_value = section.flags(count), section.flags(count)
-    section.require_end()
-    return statistics_bounds(type_, low, high, some_null, some_value)
+    low, high, *nulls = packed.opened([bounds, bounds, pa.bool_(), pa.bool_()], count)
+    return statistics_bounds(type_, low, high, *map(flags, nulls))
 
 
 def _bounds_type(form: pa.DataType) -> pa.DataType:
@@ -232,109 +230,7 @@ def _type_name(type_: SqlType) -> str:
     return type_.name
 
 
-# Which of the bases in a table's store to begin with, and writing a new one.
-
-
-@dataclass(frozen=True)
-class Continued:
-    """A base, the commits after it, oldest first, and the position of the last version."""
-
-    base: Base
-    commits: Sequence[Commit]
-    position: LogPosition | None
-
-
-class Bases:
-    """The bases of the table of a log. Thread-safe.
-
-    Args:
-        limit: bytes of a base at most, packed or not.
-    """
-
-    def __init__(self, log: DeltaLog, *, limit: int = LIMIT) -> None:
-        self._log, self._limit = log, limit
-        self.not_believed: Counter[str] = Counter()
-        """How many were not believed, by the field that was wrong."""
-        self._wrong: set[str] = set()
-
-    def load(self) -> Continued | None:
-        """The newest base that the log continues; None if there is none."""
-        for meta in reversed(self._list()):
-            try:
-                found = self._one(meta)
-            except FactsRefused as error:
-                self._not_believed(meta.path, error.field)
-                if error.field != "version":  # that of a newer program is not ours to delete
-                    self._wrong.add(meta.path)
-                found = None
-            except (StorageError, CorruptLog) as error:
-                # The log itself may be readable, by a checkpoint after a broken commit.
-                _log.info("a base cannot be used now", path=meta.path, problem=str(error))
-                found = None
-            if found is not None:
-                return found
-        return None
-
-    def write(self, base: Base) -> bool:
-        """Write a base, and delete those that it replaces; whether it is there now. One that the
-        table has outgrown (`LIMIT`) is not written.
-
-        Raises: AccessDenied, StorageError.
-        """
-        data = pack(base)
-        if data is None:
-            return False
-        digest = hashlib.sha256(data).hexdigest()[:32]
-        path = f"{FOLDER}/{base.head.version:020d}-{digest}.base"
-        self._log.store.put(path, data)
-        others = [meta for meta in self._list() if meta.path != path]
-        others.sort(key=lambda meta: meta.modified_ms)
-        old = {meta.path for meta in others[: len(others) - _KEPT + 1]}
-        self._log.store.delete(sorted(old | self._wrong - {path}))
-        self._wrong.clear()
-        return True
-
-    def commit_digest(self, version: int) -> str:
-        """A digest of the beginning of a commit. Raises: ObjectNotFound, StorageError."""
-        path = names.commit_path(version)
-        return hashlib.sha256(self._log.store.get_range(path, 0, _COMMIT_BYTES)).hexdigest()
-
-    def _list(self) -> list[ObjectInfo]:
-        """Oldest version first."""
-        try:
-            found = list(self._log.store.list(FOLDER))
-        except StorageError as error:
-            _log.debug("bases cannot be listed", problem=str(error))
-            return []
-        return [meta for meta in found if _NAME.fullmatch(meta.path[len(FOLDER) + 1 :])]
-
-    def _one(self, meta: ObjectInfo) -> Continued | None:
-        """Raises: FactsRefused, StorageError, CorruptLog."""
-        if meta.size > self._limit:
-            raise FactsRefused("a base is too large", resource=meta.path, field="size")
-        store = self._log.store
-        start = store.get_range(meta.path, 0, BEGINNING)
-        head = head_of(start, resource=meta.path)
-        later = self._after(head)
-        if later is None:
-            self._not_believed(meta.path, "commit")
-            return None
-        data = start if len(start) >= meta.size else store.get(meta.path)
-        base = unpack(data, resource=meta.path, limit=self._limit)
-        return Continued(base, *later)
-
-    def _after(self, head: BaseHead) -> tuple[list[Commit], LogPosition | None] | None:
-        later = self._log.later(head.version, head.position, most=MOST_COMMITS)
-        if later is None or self.commit_digest(head.version) != head.commit:
-            return None
-        return later
-
-    def _not_believed(self, path: str, field: str) -> None:
-        self.not_believed[field] += 1
-        _log.info("a base is not used", path=path, field=field)
-
-
-# When a table's base is read and written: a window from one, and one from a window.
+# Which of the bases in a table's store to begin with, and when a new one is written.
 
 
 LEAST_FILES: Final = 20_000
@@ -356,8 +252,8 @@ class _Mark:
     columns: frozenset[ColumnName]
 
 
-class BasedTable:
-    """The bases of one table. Thread-safe.
+class Bases:
+    """The bases of the table of a log. Thread-safe.
 
     Args:
         now: seconds of a clock that never goes back.
@@ -365,35 +261,31 @@ class BasedTable:
 
     def __init__(self, log: DeltaLog, *, now: Callable[[], float]) -> None:
         self._log, self._now = log, now
-        self.bases = Bases(log)
+        self.not_believed: Counter[str] = Counter()
+        """How many were not believed, by the field that was wrong."""
+        self._wrong: set[str] = set()
         self._mark: _Mark | None = None
         self._not_before = -float("inf")
         self._writing = threading.Lock()
 
     def load(self) -> tuple[Window, LogPosition | None] | None:
-        """The newest version by a base and the commits after it; None without a base."""
+        """The newest version by the newest base that the log continues and the commits after it;
+        None if there is none."""
         self._mark = None
-        found = self.bases.load()
-        if found is None:
-            return None
-        head, files = found.base.head, found.base.files
-        snapshot = Snapshot(
-            location=self._log.store.location,
-            version=head.version,
-            timestamp_ms=head.timestamp_ms,
-            metadata=head.metadata,
-            protocol=head.protocol,
-            txns={},
-            domains={},
-            files=files,
-        )
-        statistics = found.base.statistics
-        born, died = np.full(head.files, head.version), np.full(head.files, FOREVER)
-        window = Window(snapshot, Entries(files, born, died, statistics))
-        self._mark = _Mark(head.version, window.changes, frozenset(statistics.decoded))
-        window.follow(found.commits)
-        window.forget(window.latest)
-        return window, found.position
+        for meta in reversed(self._list()):
+            try:
+                found = self._one(meta)
+            except FactsRefused as error:
+                self._not_believed(meta.path, error.field)
+                if error.field != "version":  # that of a newer program is not ours to delete
+                    self._wrong.add(meta.path)
+            except (StorageError, CorruptLog) as error:
+                # The log itself may be readable, by a checkpoint after a broken commit.
+                _log.info("a base cannot be used now", path=meta.path, problem=str(error))
+            else:
+                if found is not None:
+                    return self._window(*found)
+        return None
 
     def due(self, window: Window) -> bool:
         """Whether a window is worth a new base."""
@@ -408,8 +300,9 @@ class BasedTable:
         )
 
     def write(self, window: Window, view: View, position: LogPosition | None) -> bool:
-        """Write the base of a view, unless another thread does, or the log does not have the
-        version's commit any more; returns whether it is there.
+        """Write the base of a view, and delete those that it replaces, unless another thread does,
+        or the log does not have the version's commit any more, or the table has outgrown `LIMIT`;
+        returns whether it is there.
 
         Args:
             position: of the view's version.
@@ -421,20 +314,66 @@ class BasedTable:
             changes = window.changes
             self._not_before = self._now() + _FAILED_S
             base = self._base_of(view, position)
-            if base is None or not self.bases.write(base):
+            data = None if base is None else pack(base)
+            if base is None or data is None:
                 return False
+            self._put(base.head.version, data)
             self._mark = _Mark(view.version, changes, frozenset(base.statistics.decoded))
             self._not_before = self._now() + _REST_S
             return True
         finally:
             self._writing.release()
 
+    def _list(self) -> list[ObjectInfo]:
+        """Oldest version first."""
+        try:
+            found = list(self._log.store.list(FOLDER))
+        except StorageError as error:
+            _log.debug("bases cannot be listed", problem=str(error))
+            return []
+        return [meta for meta in found if _NAME.fullmatch(meta.path[len(FOLDER) + 1 :])]
+
+    def _one(self, meta: ObjectInfo) -> tuple[Base, list[Commit], LogPosition | None] | None:
+        """A base, the commits after it, oldest first, and the position of the last version; None if
+        the log does not continue it. Raises: FactsRefused, StorageError, CorruptLog."""
+        if meta.size > LIMIT:
+            raise FactsRefused("a base is too large", resource=meta.path, field="size")
+        store = self._log.store
+        start = store.get_range(meta.path, 0, BEGINNING)
+        head = head_of(start, resource=meta.path)
+        later = self._log.later(head.version, head.position, most=MOST_COMMITS)
+        if later is None or self._commit_digest(head.version) != head.commit:
+            self._not_believed(meta.path, "commit")
+            return None
+        data = start if len(start) >= meta.size else store.get(meta.path)
+        return unpack(data, resource=meta.path), *later
+
+    def _window(
+        self, base: Base, commits: Sequence[Commit], position: LogPosition | None
+    ) -> tuple[Window, LogPosition | None]:
+        head = base.head
+        snapshot = Snapshot(
+            location=self._log.store.location,
+            version=head.version,
+            timestamp_ms=head.timestamp_ms,
+            metadata=head.metadata,
+            protocol=head.protocol,
+            txns={},
+            domains={},
+            files=base.files,
+        )
+        born, died = np.full(head.files, head.version), np.full(head.files, FOREVER)
+        window = Window(snapshot, Entries(base.files, born, died, base.statistics))
+        self._mark = _Mark(head.version, window.changes, frozenset(base.statistics.decoded))
+        window.follow(commits)
+        window.forget(window.latest)
+        return window, position
+
     def _base_of(self, view: View, position: LogPosition) -> Base | None:
-        later = self._log.later(view.version, position, most=MOST_COMMITS)
-        if later is None:
+        if self._log.later(view.version, position, most=MOST_COMMITS) is None:
             return None
         try:
-            digest = self.bases.commit_digest(view.version)
+            digest = self._commit_digest(view.version)
         except ObjectNotFound:
             return None
         parts = [_live(entries, view.version) for entries in view.parts]
@@ -449,6 +388,24 @@ class BasedTable:
             files=files.num_rows,
         )
         return Base(head, files, HeldStatistics.together([held for _, held in parts]))
+
+    def _put(self, version: int, data: bytes) -> None:
+        path = f"{FOLDER}/{version:020d}-{hashlib.sha256(data).hexdigest()[:32]}.base"
+        self._log.store.put(path, data)
+        others = [meta for meta in self._list() if meta.path != path]
+        others.sort(key=lambda meta: meta.modified_ms)
+        old = {meta.path for meta in others[: len(others) - _KEPT + 1]}
+        self._log.store.delete(sorted(old | self._wrong - {path}))
+        self._wrong.clear()
+
+    def _commit_digest(self, version: int) -> str:
+        """A digest of the beginning of a commit. Raises: ObjectNotFound, StorageError."""
+        path = names.commit_path(version)
+        return hashlib.sha256(self._log.store.get_range(path, 0, _COMMIT_BYTES)).hexdigest()
+
+    def _not_believed(self, path: str, field: str) -> None:
+        self.not_believed[field] += 1
+        _log.info("a base is not used", path=path, field=field)
 
 
 def _live(entries: Entries, version: int) -> tuple[pa.Table, HeldStatistics]:

@@ -74,7 +74,9 @@ class Entries:
         held = [name for name in there if files[name].null_count < len(born)]
         self._files = files.select(held).combine_chunks()
         self.born, self.died = born, died
-        self.statistics = HeldStatistics(files["stats"]) if statistics is None else statistics
+        if statistics is None:
+            statistics = HeldStatistics(files["stats"].chunks)
+        self.statistics = statistics
         self._last_born = int(born.max(initial=0))
         self._first_died = int(died.min(initial=FOREVER))
         self._removed = int((died != FOREVER).sum())
@@ -310,8 +312,9 @@ class Entries:
             yield from _pieces(int(run[0]) * ZONE, min((int(run[-1]) + 1) * ZONE, len(self)))
 
     def _part(self, columns: Mapping[str, _Known], start: int, stop: int) -> FileBounds:
-        parts = {name: known.column.part(start, stop) for name, known in columns.items()}
-        return FileBounds(stop - start, parts, self._empty[start:stop])
+        rows = slice(start, stop)
+        parts = {name: known.column.take(rows) for name, known in columns.items()}
+        return FileBounds(stop - start, parts, self._empty[rows])
 
     @cached_property
     def segments(self) -> tuple[IntArray, SegmentNames]:

@@ -73,10 +73,8 @@ def side_of(
     match first:
         case NumberBounds():
             return _numbers(columns, counts, type_, side)
-        case TextBounds():
-            return _texts(columns, counts, side)
-        case PartitionBounds():
-            return _partitions(columns, counts)
+        case TextBounds() | PartitionBounds():
+            return _ranked(columns, counts, side, exact=isinstance(first, PartitionBounds))
         case _:
             count = sum(counts)
             none = np.zeros(count, bool)
@@ -106,39 +104,28 @@ def _numbers(
     )
 
 
-def _texts(columns: Sequence[HeldBounds | None], counts: Sequence[int], side: Side) -> BoundArray:
-    parts = [
-        column.texts[side]
-        if isinstance(column, TextBounds) and column.texts is not None
-        else pa.nulls(count, pa.binary())
-        for column, count in zip(columns, counts, strict=True)
-    ]
-    texts = pa.chunked_array(parts, pa.binary()).combine_chunks()
-    return _ranked(texts, lambda at: _text(texts[at].as_py()), exact=False)
-
-
-def _partitions(columns: Sequence[HeldBounds | None], counts: Sequence[int]) -> BoundArray:
+def _ranked(
+    columns: Sequence[HeldBounds | None], counts: Sequence[int], side: Side, *, exact: bool
+) -> BoundArray:
     values: list[Any] = []
     for column, count in zip(columns, counts, strict=True):
-        values += column.values if isinstance(column, PartitionBounds) else [None] * count
-    distinct = sorted({value for value in values if value is not None})
-    places = {value: place for place, value in enumerate(distinct)}
-    numbers = np.array([places.get(value, 0) for value in values], np.int64)
-    known = np.array([value is not None for value in values], bool)
-    return BoundArray(
-        numbers, known, True, True, lambda at: _text(values[at]) if known[at] else None
-    )
-
-
-def _ranked(texts: pa.Array, value: Callable[[int], Any], *, exact: bool) -> BoundArray:
-    known = np.asarray(texts.is_valid())
-    encoded = texts.dictionary_encode()
-    order = pc.array_sort_indices(encoded.dictionary).to_numpy()
-    ranks = np.empty(len(order), np.int64)
-    ranks[order] = np.arange(len(order))
-    codes = pc.fill_null(encoded.indices, 0).to_numpy()
-    numbers = ranks[codes] if len(order) else np.zeros(len(texts), np.int64)
-    return BoundArray(numbers, known, exact, False, value)
+        match column:
+            case TextBounds() if column.texts is not None:
+                values += column.texts[side].to_pylist()
+            case PartitionBounds():
+                values += column.values
+            case _:
+                values += [None] * count
+    array = pa.array(values)
+    known = np.asarray(array.is_valid())
+    numbers = np.zeros(len(values), np.int64)
+    if known.any():
+        encoded = array.dictionary_encode()
+        order = pc.array_sort_indices(encoded.dictionary).to_numpy()
+        ranks = np.empty(len(order), np.int64)
+        ranks[order] = np.arange(len(order))
+        numbers = ranks[pc.fill_null(encoded.indices, 0).to_numpy()]
+    return BoundArray(numbers, known, exact, exact, lambda at: _text(values[at]))
 
 
 def _text(value: Any) -> Any:

@@ -5,14 +5,13 @@
     2   zero
     4   header bytes
     8   body bytes
-    h   header           JSON, in it the bytes of each section, and of its buffers
-    b   body             sections, each one zstd frame, of the buffers of Arrow arrays, each of
-                         them filled up to 8 bytes
+    h   header           JSON, in it the bytes of each section, compressed and not
+    b   body             sections, each one zstd frame of a record batch as a message of Arrow's IPC
     32  SHA-256          of everything before it
 
-Not Arrow's IPC format: a few bytes of it can ask for any amount of memory. Here lengths are known
-before anything is read, and every array is validated. What is cut off, changed, of another version,
-or does not fit together is not believed as a whole, and never in part.
+A few bytes of compressed buffers within a message can ask for any amount of memory, so those are
+refused: lengths are known before anything is read. Every array is validated. What is cut off,
+changed, of another version, or does not fit together is not believed as a whole, and never in part.
 """
 
 from __future__ import annotations
@@ -20,182 +19,116 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tandem.distinct import BoolArray, IntArray
 from tandem.errors import CorruptLog, FactsRefused
 
 PREFIX: Final = struct.Struct("<8sHHIQ")
 _DIGEST: Final = 32
-_FILLED: Final = 8
-"""Buffers begin at multiples of so many bytes."""
 _LEVEL: Final = 1
 
-_NUMBERS: Final[dict[pa.DataType, np.dtype[Any]]] = {
-    pa.int64(): np.dtype("<i8"),
-    pa.int32(): np.dtype("<i4"),
-    pa.float64(): np.dtype("<f8"),
-}
-_TEXTS: Final = (pa.string(), pa.binary())
-_MOST: Final = 2**31 - 1
-"""Bytes of the texts of an array, or entries of maps."""
-_WRONG = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError,
-          RecursionError, OSError, CorruptLog)  # fmt: skip
+# Fields of Message and RecordBatch
+_HEADER, _COMPRESSION = 2, 3
+
+_WRONG = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, OSError,
+          RecursionError, EOFError, struct.error, pa.ArrowException, CorruptLog)  # fmt: skip
 """What content raises that is none."""
 
 
-class SectionWriter:
-    """Collects sections.
+class PackedSection(NamedTuple):
+    """Arrays of one length, compressed.
 
     Attributes:
-        sizes: of each the bytes of its frame, and those of each buffer in it.
-        raw: bytes of all buffers.
+        frame: of zstd.
+        size: bytes that it unpacks to.
     """
 
-    def __init__(self) -> None:
-        self.sizes: list[tuple[int, list[int]]] = []
-        self.parts: list[bytes] = []
-        self.raw = 0
+    frame: Any
+    size: int
 
-    def add(self, *arrays: Any) -> None:
-        """A section of some arrays, of Arrow or NumPy. Raises: TypeError for a type that is not
-        held."""
-        self.put([each for array in arrays for each in _buffers_of(array)])
+    @classmethod
+    def of(cls, *arrays: Any) -> PackedSection:
+        """Args: arrays: of Arrow or NumPy."""
+        batch = pa.record_batch([_whole(each) for each in arrays], _names(len(arrays)))
+        content = batch.serialize()
+        return cls(pa.Codec("zstd", _LEVEL).compress(content, asbytes=True), content.size)
 
-    def put(self, buffers: list[bytes]) -> None:
-        content = b"".join(each + bytes(-len(each) % _FILLED) for each in buffers)
-        frame = pa.Codec("zstd", _LEVEL).compress(content, asbytes=True)
-        self.sizes.append((len(frame), [len(each) for each in buffers]))
-        self.parts.append(frame)
-        self.raw += sum(map(len, buffers))
-
-
-class Section:
-    """The arrays of a section, in the order in which they were added. Each raises: ValueError if
-    the next one is none of that type and length."""
-
-    def __init__(self, content: pa.Buffer, sizes: list[int]) -> None:
-        ends = np.cumsum([0, *(size + -size % _FILLED for size in sizes)]).tolist()
-        places = zip(ends, sizes, strict=False)
-        self._buffers = iter([content.slice(at, size) for at, size in places])
-
-    def array(self, type_: pa.DataType, length: int) -> pa.Array:
-        found = self._array(type_, length)
-        found.validate(full=True)
-        return found
-
-    def numbers(self, length: int) -> IntArray:
-        """The next array, of integers. Raises: ValueError if one is null, too."""
-        found: IntArray = self._without_null(pa.int64(), length).to_numpy()
-        return found
-
-    def flags(self, length: int) -> BoolArray:
-        return np.asarray(self._without_null(pa.bool_(), length))
-
-    def buffer(self) -> pa.Buffer:
-        found = next(self._buffers, None)
-        if found is None:
-            raise ValueError("fewer buffers than arrays")
-        return found
-
-    def require_end(self) -> None:
-        """Raises: ValueError if there are more buffers."""
-        if next(self._buffers, None) is not None:
-            raise ValueError("more buffers than arrays")
-
-    def _without_null(self, type_: pa.DataType, length: int) -> pa.Array:
-        found = self.array(type_, length)
-        if found.null_count:
-            raise ValueError("a value is missing")
-        return found
-
-    def _array(self, type_: pa.DataType, length: int) -> pa.Array:
-        valid = self.buffer()
-        if valid.size not in (0, _bytes_of_bits(length)):
-            raise ValueError(f"{valid.size} bytes say which of {length} values are there")
-        there = valid if valid.size else None
-        if type_ in _NUMBERS:
-            values = self._sized(_NUMBERS[type_].itemsize * length)
-            return pa.Array.from_buffers(type_, length, [there, values])
-        if pa.types.is_boolean(type_):
-            return pa.Array.from_buffers(
-                type_, length, [there, self._sized(_bytes_of_bits(length))]
-            )
-        if type_ in _TEXTS:
-            ends, total = self._ends(length)
-            return pa.Array.from_buffers(type_, length, [there, ends, self._sized(total)])
-        if pa.types.is_map(type_):
-            ends, total = self._ends(length)
-            inner = [self._array(each, total) for each in (type_.key_type, type_.item_type)]
-            fields = [type_.key_field, type_.item_field]
-            entries = pa.StructArray.from_arrays(inner, fields=fields)
-            return pa.Array.from_buffers(type_, length, [there, ends], children=[entries])
-        children = [self._array(field.type, length) for field in type_]
-        return pa.Array.from_buffers(type_, length, [there], children=children)
-
-    def _ends(self, count: int) -> tuple[pa.Buffer, int]:
-        """The offsets that lengths add up to, and the last one."""
-        numbers = np.frombuffer(self._sized(4 * count), "<i4")
-        ends = np.zeros(count + 1, np.int64)
-        np.cumsum(numbers, out=ends[1:])
-        if (numbers < 0).any() or ends[-1] > _MOST:
-            raise ValueError("lengths that are none")
-        return pa.py_buffer(ends.astype(np.int32)), int(ends[-1])
-
-    def _sized(self, size: int) -> pa.Buffer:
-        buffer = self.buffer()
-        if buffer.size != size:
-            raise ValueError(f"a buffer of {buffer.size} bytes, expected {size}")
-        return buffer
-
-
-class SectionReader:
-    """The sections of a body, in the order in which they were added. Raises: ValueError, OSError.
-
-    Args:
-        limit: bytes at most, when it is not compressed.
-    """
-
-    def __init__(self, sizes: list[Any], body: memoryview, limit: int) -> None:
-        total = 0
-        for frame, buffers in sizes:
-            total += sum(map(count_in, buffers)) + 0 * count_in(frame)
-        if total > limit:
-            raise ValueError(f"{total} bytes, expected {limit} at most")
-        self._sizes, self._body, self._at = iter(sizes), body, 0
-
-    def section(self) -> Section:
-        frame, sizes = next(self._sizes, (len(self._body) + 1, []))
-        if self._at + frame > len(self._body):
-            raise ValueError("fewer sections than arrays")
-        packed = self._body[self._at : self._at + frame]
-        self._at += frame
-        whole = sum(size + -size % _FILLED for size in sizes)
+    def opened(self, types: Sequence[pa.DataType], length: int) -> list[pa.Array]:
+        """The arrays. Raises: ValueError, OSError, EOFError if they are not of these types and of
+        this length."""
         # One byte more, to see that it is longer.
-        with pa.CompressedInputStream(pa.BufferReader(packed), "zstd") as stream:
-            content = stream.read_buffer(whole + 1)
-        if content.size != whole:
-            raise ValueError(f"{content.size} bytes, expected {whole}")
-        return Section(content, sizes)
-
-    def array(self, type_: pa.DataType, length: int) -> pa.Array:
-        """The array of a section that has one."""
-        section = self.section()
-        found = section.array(type_, length)
-        section.require_end()
+        with pa.CompressedInputStream(pa.BufferReader(self.frame), "zstd") as stream:
+            content = stream.read_buffer(self.size + 1)
+        if content.size != self.size:
+            raise ValueError(f"{content.size} bytes, expected {self.size}")
+        message = pa.ipc.read_message(content)
+        if _is_compressed(message.metadata):
+            raise ValueError("arrays that are compressed twice")
+        schema = pa.schema(list(zip(_names(len(types)), types, strict=True)))
+        batch = pa.ipc.read_record_batch(message, schema)
+        batch.validate(full=True)
+        if batch.num_rows != length:
+            raise ValueError(f"arrays of {batch.num_rows} values, expected {length}")
+        if pa.ipc.get_record_batch_size(batch) != self.size:
+            raise ValueError("more than these arrays")
+        found: list[pa.Array] = batch.columns
         return found
 
-    def require_end(self) -> None:
-        if next(self._sizes, None) is not None or self._at != len(self._body):
-            raise ValueError("more sections than arrays")
+
+def _names(count: int) -> list[str]:
+    return list(map(str, range(count)))
+
+
+def _whole(values: Any) -> pa.Array:
+    array = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
+    return pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array
+
+
+def _is_compressed(metadata: pa.Buffer) -> bool:
+    """Whether the buffers of a record batch are compressed: then they may ask for any amount of
+    memory. Source: `Message.fbs` of apache/arrow. Arrow has checked the offsets."""
+    data = bytes(metadata)
+
+    def field(table: int, number: int) -> int:
+        """Where a field of a table begins, 0 if it is not there."""
+        fields = table - struct.unpack_from("<i", data, table)[0]
+        place = 4 + 2 * number
+        if place >= struct.unpack_from("<H", data, fields)[0]:
+            return 0
+        start: int = struct.unpack_from("<H", data, fields + place)[0]
+        return table + start if start else 0
+
+    def table_at(at: int) -> int:
+        start: int = struct.unpack_from("<I", data, at)[0]
+        return at + start
+
+    header = field(table_at(0), _HEADER)
+    return not header or field(table_at(header), _COMPRESSION) != 0
+
+
+def numbers(array: pa.Array) -> IntArray:
+    """Raises: ValueError if one is null."""
+    found: IntArray = _complete(array).to_numpy()
+    return found
+
+
+def flags(array: pa.Array) -> BoolArray:
+    """Raises: ValueError if one is null."""
+    return np.asarray(_complete(array))
+
+
+def _complete(array: pa.Array) -> pa.Array:
+    if array.null_count:
+        raise ValueError("a value is missing")
+    return array
 
 
 @dataclass(frozen=True)
@@ -214,9 +147,10 @@ class Form:
     refusal: str
     remedy: str
 
-    def pack(self, header: Mapping[str, Any], sections: SectionWriter) -> bytes:
-        text = json.dumps({**header, "sections": sections.sizes}, separators=(",", ":")).encode()
-        body = b"".join(sections.parts)
+    def pack(self, header: Mapping[str, Any], sections: Sequence[PackedSection]) -> bytes:
+        sizes = [(len(frame), size) for frame, size in sections]
+        text = json.dumps({**header, "sections": sizes}, separators=(",", ":")).encode()
+        body = b"".join(frame for frame, _ in sections)
         prefix = PREFIX.pack(self.magic, self.version, 0, len(text), len(body))
         data = b"".join((prefix, text, body))
         return data + hashlib.sha256(data).digest()
@@ -235,8 +169,13 @@ class Form:
 
     def unpack(
         self, data: bytes, resource: str, limit: int
-    ) -> tuple[dict[str, Any], SectionReader]:
-        """The header and the sections. Raises: FactsRefused."""
+    ) -> tuple[dict[str, Any], deque[PackedSection]]:
+        """The header and the sections.
+
+        Args:
+            limit: bytes of all sections at most, when they are not compressed.
+        Raises: FactsRefused.
+        """
         header_size, body_size = self._prefix(data, resource)
         size = PREFIX.size + header_size + body_size + _DIGEST
         if len(data) != size:
@@ -248,7 +187,7 @@ class Form:
         header = self.header(data, resource)
         with self.content(resource):
             body = whole[PREFIX.size + header_size : -_DIGEST]
-            return header, SectionReader(header["sections"], body, limit)
+            return header, _sections(header["sections"], body, limit)
 
     @contextmanager
     def content(self, resource: str) -> Iterator[None]:
@@ -281,6 +220,27 @@ class Form:
         return header_size, body_size
 
 
+def _sections(sizes: list[Any], body: memoryview, limit: int) -> deque[PackedSection]:
+    """Raises: ValueError if they are larger, or are not all of the body."""
+    found = deque[PackedSection]()
+    end = total = 0
+    for frame, size in sizes:
+        start, end = end, end + count_in(frame)
+        total += count_in(size)
+        found.append(PackedSection(body[start:end], size))
+    if total > limit:
+        raise ValueError(f"{total} bytes, expected {limit} at most")
+    if end != len(body):
+        raise ValueError(f"sections of {end} bytes in {len(body)}")
+    return found
+
+
+def require_end(sections: Collection[PackedSection]) -> None:
+    """Raises: ValueError if there are more."""
+    if sections:
+        raise ValueError("more sections than arrays")
+
+
 def count_in(number: Any) -> int:
     """A number of a header. Raises: ValueError if it is none."""
     if type(number) is not int or number < 0:
@@ -290,50 +250,3 @@ def count_in(number: Any) -> int:
 
 def _text(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[:200]
-
-
-def _buffers_of(values: Any) -> list[bytes]:
-    """The buffers of an array: which values are there, then the values. Texts and maps are their
-    lengths and then what is in them. What a null hides is not written, so that equal arrays give
-    equal bytes."""
-    array = pa.array(values) if isinstance(values, np.ndarray) else values
-    if isinstance(array, pa.ChunkedArray):
-        array = array.combine_chunks()
-        array = array if isinstance(array, pa.Array) else pa.concat_arrays(array.chunks)
-    type_ = array.type
-    valid = _bits(np.asarray(array.is_valid())) if array.null_count else b""
-    if type_ in _NUMBERS:
-        filled = pc.fill_null(array, 0).to_numpy(zero_copy_only=False)
-        return [valid, filled.astype(_NUMBERS[type_]).tobytes()]
-    if pa.types.is_boolean(type_):
-        return [valid, _bits(np.asarray(pc.fill_null(array, False)))]
-    if type_ in _TEXTS:
-        texts = pc.fill_null(array, pa.scalar(b"", pa.binary()).cast(type_))
-        _, ends, data = texts.buffers()
-        offsets = _offsets(ends, texts)
-        content = b"" if data is None else data.slice(int(offsets[0]), int(np.ptp(offsets)))
-        return [valid, np.diff(offsets).astype("<i4").tobytes(), bytes(content)]
-    if pa.types.is_map(type_):
-        offsets = _offsets(array.buffers()[1], array)
-        start, count = int(offsets[0]), int(np.ptp(offsets))
-        inner = [_buffers_of(each.slice(start, count)) for each in (array.keys, array.items)]
-        return [valid, np.diff(offsets).astype("<i4").tobytes(), *inner[0], *inner[1]]
-    if pa.types.is_struct(type_):
-        fields = [pc.struct_field(array, [at]) for at in range(type_.num_fields)]
-        return [valid, *(each for field in fields for each in _buffers_of(field))]
-    raise TypeError(str(type_))
-
-
-def _offsets(ends: pa.Buffer | None, array: pa.Array) -> IntArray:
-    if ends is None or not len(array):
-        return np.zeros(1, np.int64)
-    found = np.frombuffer(ends, np.int32)[array.offset : array.offset + len(array) + 1]
-    return found.astype(np.int64)
-
-
-def _bits(values: npt.NDArray[Any]) -> bytes:
-    return np.packbits(values, bitorder="little").tobytes()
-
-
-def _bytes_of_bits(count: int) -> int:
-    return (count + 7) // 8

@@ -1,8 +1,5 @@
 """What the log says of the rows of many files: held compressed, and decoded by column. Pure: no
 file is read here.
-
-    texts   texts that are seldom read, compressed
-    held    the statistics of entries
 """
 
 from __future__ import annotations
@@ -12,7 +9,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,139 +19,70 @@ import pyarrow.compute as pc
 from tandem.delta import stats as stats_
 from tandem.delta.schema import PrimitiveType, StructType
 from tandem.distinct import BoolArray, IntArray
+from tandem.index.packed import PackedSection
 from tandem.pruning.bounds import HeldBounds, concatenated, statistics_type
 from tandem.pruning.files import stated_bounds
 from tandem.statements.types import SqlType, type_named
 
-# Texts of many entries that are seldom read, compressed in blocks of neighbours. Pure.
+# Texts of many entries that are seldom read: few as they are, many compressed in runs. Pure.
 
 
-BLOCK: Final = 512
-"""Texts of a block: enough to compress well."""
-_NULL: Final = -1
-_LEVEL: Final = 1
+_PLAIN: Final = 8_192
+"""So few texts are kept as they are."""
+_RUN: Final = 65_536
+"""Texts that are compressed together, and decoded in one go."""
 
 
+@dataclass(frozen=True, slots=True)
 class PackedTexts:
-    """An array of texts, null where there is none.
+    """An array of texts, null where there is none."""
 
-    A block is the lengths of its texts as 32-bit numbers, -1 for null, and then their bytes.
-
-    Args:
-        count: of texts.
-        data: the compressed blocks, one after the other.
-        starts: where in `data` each of them begins, and where the last one ends.
-        sizes: bytes of each block when it is not compressed.
-    """
-
-    def __init__(self, count: int, data: pa.Buffer, starts: IntArray, sizes: IntArray) -> None:
-        self._count, self.data, self.starts, self.sizes = count, data, starts, sizes
+    count: int
+    section: PackedSection
 
     @classmethod
-    def of(cls, texts: pa.ChunkedArray) -> PackedTexts:
-        return cls.streamed(texts.chunks)
-
-    @classmethod
-    def streamed(cls, runs: Iterable[pa.Array]) -> PackedTexts:
-        """The texts of all runs, of which few are in memory together."""
-        codec = pa.Codec("zstd", _LEVEL)
-        packed: list[bytes] = []
-        sizes: list[int] = []
-        count = 0
-        for piece in _whole_blocks(runs):
-            count += len(piece)
-            for block in _blocks(piece):
-                packed.append(codec.compress(block, asbytes=True))
-                sizes.append(len(block))
-        starts = np.zeros(len(packed) + 1, np.int64)
-        np.cumsum([len(each) for each in packed], out=starts[1:])
-        return cls(count, pa.py_buffer(b"".join(packed)), starts, np.array(sizes, np.int64))
+    def of(cls, texts: pa.Array) -> PackedTexts:
+        return cls(len(texts), PackedSection.of(texts))
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     @property
     def nbytes(self) -> int:
-        return int(self.data.size) + self.starts.nbytes + self.sizes.nbytes
+        return len(self.section.frame)
 
-    def validate(self) -> None:
-        """Raises: ValueError, OSError if some are no texts."""
-        for run in self.runs():
-            run.validate(full=True)
-
-    def slice(self, start: int, stop: int) -> pa.Array:
-        """Texts `start` to `stop` (excluded)."""
-        if stop <= start:
-            return pa.array([], pa.string())
-        first = start // BLOCK
-        whole = self._blocks_at(range(first, (stop - 1) // BLOCK + 1))
-        return whole.slice(start - first * BLOCK, stop - start)
-
-    def runs(self) -> Iterator[pa.Array]:
-        """All texts, some at a time."""
-        for start, stop in pieces(self._count):
-            yield self.slice(start, stop)
-
-    def filter(self, keep: BoolArray) -> PackedTexts:
-        """Those where `keep` is true."""
-        return PackedTexts.streamed(
-            self.slice(start, stop).filter(pa.array(keep[start:stop]))
-            for start, stop in pieces(self._count)
-        )
-
-    def _blocks_at(self, numbers: range) -> pa.Array:
-        """The texts of some blocks. Raises: ValueError, OSError if they are none."""
-        lengths, contents = [], []
-        for number in numbers:
-            start, stop = int(self.starts[number]), int(self.starts[number + 1])
-            packed = self.data.slice(start, stop - start)
-            block = pa.decompress(packed, int(self.sizes[number]), codec="zstd")
-            count = min(BLOCK, self._count - number * BLOCK)
-            lengths.append(np.frombuffer(block, np.int32, count))
-            contents.append(memoryview(block)[4 * count :])
-        length = np.concatenate(lengths)
-        content = b"".join(contents)
-        offsets = np.zeros(len(length) + 1, np.int64)
-        np.cumsum(np.maximum(length, 0), out=offsets[1:])
-        if offsets[-1] != len(content):
-            raise ValueError(f"{len(content)} bytes of texts of {offsets[-1]}")
-        nulls = length == _NULL
-        valid = pa.py_buffer(np.packbits(~nulls, bitorder="little")) if nulls.any() else None
-        ends = pa.py_buffer(offsets.astype(np.int32))
-        return pa.Array.from_buffers(pa.string(), len(length), [valid, ends, pa.py_buffer(content)])
+    def texts(self) -> pa.Array:
+        """Raises: ValueError, OSError if they are none."""
+        [texts] = self.section.opened([pa.string()], self.count)
+        return texts
 
 
-def pieces(count: int, size: int = 65_536) -> Iterator[tuple[int, int]]:
-    """Ranges of whole blocks that cover so many texts."""
-    for start in range(0, count, size):
-        yield start, min(start + size, count)
+Run: TypeAlias = "pa.Array | PackedTexts"
 
 
-def _whole_blocks(runs: Iterable[pa.Array]) -> Iterator[pa.Array]:
-    """The same texts in arrays of whole blocks; only the last one has another number."""
-    left = pa.array([], pa.string())
+def _texts(run: Run) -> pa.Array:
+    return run.texts() if isinstance(run, PackedTexts) else run
+
+
+def _packed(runs: Iterable[Run]) -> Iterator[Run]:
+    """The same texts, of which few are in memory together."""
+    few: list[pa.Array] = []
     for run in runs:
-        for start, stop in pieces(len(run)):
-            left = pa.concat_arrays([left, run.slice(start, stop - start)])
-            whole = len(left) // BLOCK * BLOCK
-            if whole:
-                yield left.slice(0, whole)
-                left = left.slice(whole)
-    if len(left):
-        yield left
-
-
-def _blocks(piece: pa.Array) -> Iterator[bytes]:
-    # What a null hides is not kept.
-    texts = pc.fill_null(piece, "")
-    _, ends, data = texts.buffers()
-    offsets = np.frombuffer(ends, np.int32)[texts.offset : texts.offset + len(texts) + 1]
-    lengths = np.diff(offsets)
-    lengths[np.asarray(piece.is_null())] = _NULL
-    content = memoryview(data) if data is not None else memoryview(b"")
-    for first in range(0, len(piece), BLOCK):
-        last = min(first + BLOCK, len(piece))
-        yield lengths[first:last].tobytes() + bytes(content[offsets[first] : offsets[last]])
+        if not isinstance(run, PackedTexts) and len(run) <= _PLAIN:
+            few.append(run)
+            if sum(map(len, few)) <= _PLAIN:
+                continue
+            run = pa.concat_arrays(few)
+        elif few:
+            yield pa.concat_arrays(few)
+        few = []
+        if isinstance(run, PackedTexts):
+            yield run
+        else:
+            for start in range(0, len(run), _RUN):
+                yield PackedTexts.of(run.slice(start, _RUN))
+    if few:
+        yield pa.concat_arrays(few)
 
 
 # The statistics of many files: JSON texts, decoded by column when a condition first names one.
@@ -170,8 +99,6 @@ _T = TypeVar("_T")
 UNKNOWN: Final = -1
 """A number of rows that is not known."""
 
-_PLAIN: Final = 8_192
-"""So few texts are kept as they are."""
 _FEW_TEXTS: Final = 64
 """So few are parsed one by one for their numbers of rows, since Arrow takes longer to begin."""
 _FEW: Final = 4
@@ -183,37 +110,35 @@ class HeldStatistics:
     """Statistics in the order of entries.
 
     Args:
-        texts: as in `Snapshot.files`.
+        texts: as in `Snapshot.files`, in runs.
         rows, tight, columns: what is known of them without looking.
     """
 
     def __init__(
         self,
-        texts: pa.ChunkedArray | PackedTexts,
+        texts: Iterable[Run],
         *,
         rows: IntArray | None = None,
         tight: BoolArray | None = None,
         columns: Mapping[ColumnName, HeldBounds | None] | None = None,
     ) -> None:
-        self._texts = texts
-        if not isinstance(texts, PackedTexts) and len(texts) > _PLAIN:
-            self._texts = PackedTexts.of(texts)
+        self._runs = list(_packed(texts))
+        self._count = sum(map(len, self._runs))
         self._rows, self._tight = rows, tight
         self._columns = dict(columns or {})
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self._texts)
+        return self._count
 
     @property
-    def packed(self) -> PackedTexts:
-        """The texts."""
-        return self._texts if isinstance(self._texts, PackedTexts) else PackedTexts.of(self._texts)
+    def packed(self) -> list[PackedTexts]:
+        """The texts, in runs."""
+        return [run if isinstance(run, PackedTexts) else PackedTexts.of(run) for run in self._runs]
 
     def texts(self) -> Iterator[pa.Array]:
         """All texts, some at a time."""
-        texts = self._texts
-        yield from texts.runs() if isinstance(texts, PackedTexts) else texts.chunks
+        return map(_texts, self._runs)
 
     @property
     def rows(self) -> IntArray:
@@ -252,19 +177,16 @@ class HeldStatistics:
 
     @property
     def nbytes(self) -> int:
-        held = [self._texts, self._rows, self._tight, *list(self._columns.values())]
+        held = [*self._runs, self._rows, self._tight, *list(self._columns.values())]
         return sum(int(each.nbytes) for each in held if each is not None)
 
     def keep(self, keep: BoolArray) -> HeldStatistics:
         """Those of the entries where `keep` is true."""
         at = np.flatnonzero(keep)
-        texts = self._texts
-        if isinstance(texts, PackedTexts):
-            texts = texts if keep.all() else texts.filter(keep)
-        else:
-            texts = texts.filter(pa.array(keep))
+        masks = np.split(keep, np.cumsum([len(run) for run in self._runs])[:-1])
+        pairs = zip(self._runs, masks, strict=False)
         return HeldStatistics(
-            texts,
+            (run if mask.all() else _texts(run).filter(pa.array(mask)) for run, mask in pairs),
             rows=None if self._rows is None else self._rows[at],
             tight=None if self._tight is None else self._tight[at],
             columns={
@@ -285,11 +207,8 @@ class HeldStatistics:
             known = [column for column in found if column is not None]
             if len(known) == len(parts):
                 shared[key] = concatenated(known)
-        runs = (run for part in parts for run in part.texts())
-        few = sum(map(len, parts)) <= _PLAIN
-        texts = pa.chunked_array(runs, pa.string()) if few else PackedTexts.streamed(runs)
         return cls(
-            texts,
+            (run for part in parts for run in part._runs),
             rows=_concatenated([part._rows for part in parts]),
             tight=_concatenated([part._tight for part in parts]),
             columns=shared,
@@ -327,20 +246,15 @@ class HeldStatistics:
             self._columns[key] = concatenated(parts) if parts else None
 
     def _each(self, function: Callable[[pa.ChunkedArray], _T]) -> list[_T]:
-        """What a function returns for each piece of the texts."""
+        """What a function returns for each run of the texts."""
 
-        def of(run: tuple[int, int]) -> _T:
-            start, stop = run
-            texts = self._texts
-            if isinstance(texts, PackedTexts):
-                return function(pa.chunked_array([texts.slice(start, stop)]))
-            return function(texts.slice(start, stop - start))
+        def of(run: Run) -> _T:
+            return function(pa.chunked_array([_texts(run)]))
 
-        runs = list(pieces(len(self)))
-        if len(runs) < 2:
-            return [of(run) for run in runs]
-        with ThreadPoolExecutor(min(_threads(), len(runs)), "tandem-statistics") as pool:
-            return list(pool.map(of, runs))
+        if len(self._runs) < 2:
+            return [of(run) for run in self._runs]
+        with ThreadPoolExecutor(min(_threads(), len(self._runs)), "tandem-statistics") as pool:
+            return list(pool.map(of, self._runs))
 
 
 def _threads() -> int:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import LogPosition
 from tandem.errors import CorruptLog, VersionNotFound
-from tandem.index.base import BasedTable
+from tandem.index.base import Bases
 from tandem.index.window import View, Window
 
 
@@ -43,8 +43,7 @@ class FollowedTable:
         self._position: LogPosition | None = None
         self._listed = -float("inf")
         """When the last look at the log began that `_window` has the result of."""
-        self.based = BasedTable(log, now=now)
-        """What begins with a base, and writes one."""
+        self.bases = Bases(log, now=now)
 
     def view(
         self,
@@ -168,7 +167,7 @@ class FollowedTable:
         # What was replaced is not held while its successor is read.
         self._window = self._older = None
         self._superseded.clear()
-        found = self.based.load()
+        found = self.bases.load()
         if found is None:
             snapshot = self.log.snapshot()
             found = Window(snapshot), snapshot.position
@@ -179,7 +178,7 @@ class FollowedTable:
     def base_due(self) -> bool:
         """Whether what is held should be written down for the next process."""
         window = self._window
-        return window is not None and self.based.due(window)
+        return window is not None and self.bases.due(window)
 
     def write_base(self) -> bool:
         """Write what is held of the newest version; returns whether it is there. A store that
@@ -189,7 +188,7 @@ class FollowedTable:
             if window is None:
                 return False
             view = window.view()
-        return self.based.write(window, view, position)
+        return self.bases.write(window, view, position)
 
 
 def _readable(view: View) -> View:

@@ -208,11 +208,8 @@ class HeldBounds(ColumnBounds):
     group is excluded only if each of its files is."""
 
     @abstractmethod
-    def part(self, start: int, stop: int) -> HeldBounds:
-        """Entries `start` to `stop` (excluded), without a copy."""
-
-    @abstractmethod
-    def take(self, rows: IntArray) -> HeldBounds: ...
+    def take(self, rows: IntArray | slice) -> HeldBounds:
+        """Some entries; those of a slice without a copy."""
 
     @abstractmethod
     def zones(self, starts: IntArray) -> HeldBounds | None:
@@ -279,11 +276,15 @@ class NumberBounds(HeldBounds):
         floors = keys.floors(self.type, pa.from_numpy_dtype(self.low.dtype)).to_numpy()
         return _between(floors, np.searchsorted(floors, self.low), self.high, keys.complete)
 
-    def part(self, start: int, stop: int) -> NumberBounds:
-        return self._each(lambda values: values[start:stop])
-
-    def take(self, rows: IntArray) -> NumberBounds:
-        return self._each(lambda values: values[rows])
+    def take(self, rows: IntArray | slice) -> NumberBounds:
+        return NumberBounds(
+            self.type,
+            self.low[rows],
+            self.high[rows],
+            None if self.no_low is None else self.no_low[rows],
+            None if self.no_high is None else self.no_high[rows],
+            (self.some_null[rows], self.some_value[rows]),
+        )
 
     def zones(self, starts: IntArray) -> NumberBounds:
         def any_of(mask: BoolArray) -> BoolArray:
@@ -307,13 +308,6 @@ class NumberBounds(HeldBounds):
         if found is None:
             return np.zeros(len(self.low), bool) if unknown is None else unknown
         return found if unknown is None else found | unknown
-
-    def _each(self, change: Callable[[Any], Any]) -> NumberBounds:
-        low, high = change(self.low), change(self.high)
-        no_low = None if self.no_low is None else change(self.no_low)
-        no_high = None if self.no_high is None else change(self.no_high)
-        nulls = (change(self.some_null), change(self.some_value))
-        return NumberBounds(self.type, low, high, no_low, no_high, nulls)
 
     def arrow(self) -> tuple[pa.Array, pa.Array]:
         return pa.array(self.low, mask=self.no_low), pa.array(self.high, mask=self.no_high)
@@ -376,13 +370,13 @@ class TextBounds(HeldBounds):
         assert self.texts is not None
         return self.texts
 
-    def part(self, start: int, stop: int) -> TextBounds:
-        return self._each(
-            lambda values: values[start:stop], lambda texts: texts.slice(start, stop - start)
-        )
+    def take(self, rows: IntArray | slice) -> TextBounds:
+        def chosen(texts: pa.Array) -> pa.Array:
+            return texts[rows] if isinstance(rows, slice) else texts.take(pa.array(rows))
 
-    def take(self, rows: IntArray) -> TextBounds:
-        return self._each(lambda values: values[rows], lambda texts: texts.take(pa.array(rows)))
+        keys = (self._low[rows], self._high[rows])
+        texts = self.texts and (chosen(self.texts[0]), chosen(self.texts[1]))
+        return TextBounds(self.type, keys, texts, (self.some_null[rows], self.some_value[rows]))
 
     def zones(self, starts: IntArray) -> TextBounds:
         keys = (np.minimum.reduceat(self._low, starts), np.maximum.reduceat(self._high, starts))
@@ -421,13 +415,6 @@ class TextBounds(HeldBounds):
             chosen = pc.binary_slice(chosen, 0, size)
         known: BoolArray = pc.fill_null(test(chosen, value), True).to_numpy(zero_copy_only=False)
         return known
-
-    def _each(
-        self, change: Callable[[Any], Any], of_texts: Callable[[pa.Array], pa.Array]
-    ) -> TextBounds:
-        texts = self.texts and (of_texts(self.texts[0]), of_texts(self.texts[1]))
-        nulls = (change(self.some_null), change(self.some_value))
-        return TextBounds(self.type, (change(self._low), change(self._high)), texts, nulls)
 
 
 class PartitionBounds(HeldBounds):
@@ -468,9 +455,6 @@ class PartitionBounds(HeldBounds):
             return first < len(values) and values[first if complete else 0] <= high
 
         return self._of_values(equals)[self._codes] if values else np.zeros(len(self._codes), bool)
-
-    def part(self, start: int, stop: int) -> PartitionBounds:
-        return self.take(slice(start, stop))
 
     def take(self, rows: IntArray | slice) -> PartitionBounds:
         return PartitionBounds(self.type, self._codes[rows], self._values, self._null, self._known)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, fields
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final
 
 import pyarrow as pa
@@ -24,16 +24,16 @@ from tandem.index.facts.row_groups import (
     ValueKind,
     concat,
 )
-from tandem.index.packed import Form, Section, SectionReader, SectionWriter, count_in
+from tandem.index.packed import Form, PackedSection, count_in, numbers, require_end
 from tandem.storage.store import ObjectInfo, Store
 
 # Facts of many files as bytes, and the ones to believe.
 #
 # They lie in `_tandem/index/facts`, named by their content (`name_of`): writing them again changes
 # nothing, and no name is ever used for other facts. Header: table id; numbers of files and row
-# groups; the columns: name, field id, stored type. One section: path, size, rows and row groups of
-# the files; rows of the row groups; for each column, of the row groups, low, high, nulls, filter
-# start and filter bytes.
+# groups; the columns: name, field id, stored type. Two sections: of the files path, size, rows and
+# row groups; of the row groups rows, and for each column low, high, nulls, filter start, filter
+# bytes.
 
 
 FOLDER: Final = "_tandem/index/facts"
@@ -42,7 +42,7 @@ LIMIT: Final = 256 << 20
 
 FORM: Final = Form(
     b"TNDMFCTS",
-    2,
+    3,
     16 << 20,
     "facts of data files are not believed",
     "Footers are read instead. A file of facts can be deleted at any time",
@@ -56,17 +56,17 @@ def name_of(data: bytes) -> str:
 
 def pack(facts: FileFacts, table_id: str) -> bytes:
     """The persisted form of the facts of a table's files; equal facts give equal bytes."""
-    sections = SectionWriter()
-    arrays: list[Any] = [facts.paths, facts.sizes, facts.rows, facts.groups, facts.group_rows]
-    for column in facts.columns.values():
-        arrays += [getattr(column, field.name) for field in fields(column)]
-    sections.add(*arrays)
+    of_files = (facts.paths, facts.sizes, facts.rows, facts.groups)
+    of_groups = [
+        getattr(column, field.name) for column in facts.columns.values() for field in fields(column)
+    ]
     header = {
         "tableId": table_id,
         "files": len(facts),
         "groups": len(facts.group_rows),
         "columns": [[key.name, key.field_id, *astuple(key.type)] for key in facts.columns],
     }
+    sections = [PackedSection.of(*of_files), PackedSection.of(facts.group_rows, *of_groups)]
     return FORM.pack(header, sections)
 
 
@@ -111,34 +111,25 @@ def load(
         return None
 
 
-def _decode(header: Mapping[str, Any], sections: SectionReader) -> FileFacts:
+def _decode(header: Mapping[str, Any], sections: deque[PackedSection]) -> FileFacts:
     files, groups = (count_in(header[name]) for name in ("files", "groups"))
     keys = [_key(column) for column in header["columns"]]
     if len(set(keys)) != len(keys):
         raise ValueError("a column is there twice")
-    section = sections.section()
+    found = sections.popleft().opened([pa.string(), *[pa.int64()] * 3], files)
+    paths, sizes, rows, row_groups = found
+    types = [[key.type.bounds] * 2 + [pa.int64()] * 3 for key in keys]
+    group_rows, *of_groups = sections.popleft().opened([pa.int64(), *chain(*types)], groups)
+    require_end(sections)
+    columns = {}
+    for at, key in enumerate(keys):
+        low, high, *counts = of_groups[5 * at : 5 * at + 5]
+        columns[key] = ColumnFacts(low, high, *map(numbers, counts))
     facts = FileFacts(
-        section.array(pa.string(), files),
-        section.numbers(files),
-        section.numbers(files),
-        section.numbers(files),
-        section.numbers(groups),
-        {key: _column(section, key, groups) for key in keys},
+        paths, numbers(sizes), numbers(rows), numbers(row_groups), numbers(group_rows), columns
     )
-    section.require_end()
-    sections.require_end()
     facts.check()
     return facts
-
-
-def _column(section: Section, key: ColumnKey, groups: int) -> ColumnFacts:
-    return ColumnFacts(
-        section.array(key.type.bounds, groups),
-        section.array(key.type.bounds, groups),
-        section.numbers(groups),
-        section.numbers(groups),
-        section.numbers(groups),
-    )
 
 
 def _key(column: list[Any]) -> ColumnKey:

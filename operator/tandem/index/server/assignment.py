@@ -16,11 +16,9 @@ Nothing here does I/O, reads a clock, or knows what a shard holds.
 from __future__ import annotations
 
 import heapq
-import threading
-from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from bisect import bisect_right, insort
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -58,7 +56,7 @@ class Executor(NamedTuple):
     """A process that holds shards. Executors are in the order of their slots.
 
     `id` is opaque: it is compared, never parsed. A process that restarts has another id, or it is
-    removed (`without`) before it joins again: it holds nothing.
+    removed before it joins again: it holds nothing.
     """
 
     slot: int
@@ -72,18 +70,11 @@ class Load(NamedTuple):
     bytes: int
 
 
-class Routes(NamedTuple):
-    """Where to send a request. `unassigned` are shards for which there is no executor."""
-
-    by_executor: Mapping[Executor, tuple[Shard, ...]]
-    unassigned: tuple[Shard, ...]
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass
 class ShardMapping:
     """The live executors, and which of them holds which shard.
 
-    Args:
+    Attributes:
         executors: those that live, in the order of their slots.
         owners: the executor of each assigned shard; always one of `executors`.
         sizes: bytes of each shard where they are known, also while it has no executor.
@@ -92,10 +83,10 @@ class ShardMapping:
         turn: the executor that got the last shard of unknown size; it may be dead.
     """
 
-    executors: tuple[Executor, ...] = ()
-    owners: Mapping[Shard, Executor] = field(default_factory=dict)
-    sizes: Mapping[Shard, int] = field(default_factory=dict)
-    reported: frozenset[Shard] = frozenset()
+    executors: list[Executor] = field(default_factory=list)
+    owners: dict[Shard, Executor] = field(default_factory=dict)
+    sizes: dict[Shard, int] = field(default_factory=dict)
+    reported: set[Shard] = field(default_factory=set)
     turn: Executor | None = None
 
     def loads(self) -> dict[Executor, Load]:
@@ -107,129 +98,94 @@ class ShardMapping:
             sizes[executor] += self.sizes.get(shard, 0)
         return {each: Load(shards[each], sizes[each]) for each in self.executors}
 
-    def shards_of(self, executor: Executor) -> tuple[Shard, ...]:
+    def shards_of(self, executor: Executor) -> list[Shard]:
         """The shards of an executor, sorted."""
         mine = [shard for shard, owner in self.owners.items() if owner == executor]
-        return tuple(sorted(mine, key=_NAME))
+        return sorted(mine, key=_NAME)
 
+    def route(self, shards: Iterable[Shard]) -> dict[Executor, list[Shard]]:
+        """Give each of `shards` an executor, if any lives (I-47, I-48). Returns which of them to
+        ask of which executor, each once, both in the order of `shards`.
 
-def assign(
-    shards: Iterable[Shard], executors: Iterable[Executor], mapping: ShardMapping
-) -> ShardMapping:
-    """Give each of `shards` an executor, if any lives (I-47, I-48).
+        Only shards that have none get one, and only those named: a request that is restricted to
+        some segments names their shards. Their estimates become those given here, unless an
+        executor has reported the size.
+        """
+        asked = tuple(shards)
+        for shard in asked:
+            if shard.size is not None and shard not in self.reported:
+                self.sizes[shard] = int(shard.size)  # see `_checked`
+        new = dict.fromkeys(shard for shard in asked if shard not in self.owners)
+        if new and self.executors:
+            self._place(new)
+        found: dict[Executor, list[Shard]] = {}
+        for shard in dict.fromkeys(asked):
+            if shard in self.owners:
+                found.setdefault(self.owners[shard], []).append(shard)
+        return found
 
-    Only shards that have none get one, and only those named: a request that is restricted to some
-    segments names their shards. Whatever an executor holds that is not among `executors` loses it
-    (I-49), named or not. The estimates of the named shards become those given here, unless an
-    executor has reported the size.
-    """
-    asked = tuple(shards)
-    now = _among(tuple(sorted(set(executors))), mapping)
-    estimates = {
-        shard: int(shard.size)  # see `_checked`
-        for shard in asked
-        if shard.size is not None
-        and now.sizes.get(shard) != shard.size
-        and shard not in now.reported
-    }
-    if estimates:
-        now = replace(now, sizes={**now.sizes, **estimates})
-    new = dict.fromkeys(shard for shard in asked if shard not in now.owners)
-    return _placed(new, now) if new and now.executors else now
+    def report(self, executor: Executor, sizes: Mapping[Shard, int]) -> None:
+        """Replace the estimates by the bytes that an executor found its shards to need.
 
+        No shard moves. One that is not in the report keeps its size: it was evicted, and will be
+        loaded again where it was. A shard of another executor is ignored: the report was late.
 
-def report(mapping: ShardMapping, executor: Executor, sizes: Mapping[Shard, int]) -> ShardMapping:
-    """Replace the estimates by the bytes that an executor found its shards to need.
+        Raises: ValueError for a negative size.
+        """
+        for shard, size in sizes.items():
+            if self.owners.get(shard) == executor:
+                self.sizes[shard] = _checked(shard, size)
+                self.reported.add(shard)
 
-    No shard moves. One that is not in the report keeps its size: it was evicted, and will be
-    loaded again where it was. A shard of another executor is ignored: the report was late.
+    def join(self, executor: Executor) -> None:
+        """Add an executor. It is without load; one that is there already stays as it is."""
+        if executor not in self.executors:
+            insort(self.executors, executor)
 
-    Raises: ValueError for a negative size.
-    """
-    found = {
-        shard: _checked(shard, size)
-        for shard, size in sizes.items()
-        if mapping.owners.get(shard) == executor
-    }
-    reported = mapping.reported.union(found)
-    return replace(mapping, sizes={**mapping.sizes, **found}, reported=reported)
+    def remove(self, executor: Executor) -> list[Shard]:
+        """Remove an executor. Its shards, which are returned, have none until they are routed
+        again (I-49)."""
+        lost = self.shards_of(executor)
+        if executor in self.executors:
+            self.executors.remove(executor)
+        for shard in lost:
+            del self.owners[shard]
+        return lost
 
+    def drop(self, table: str, keys: Collection[str] = ()) -> None:
+        """Forget shards of a table, whose segments were compacted or removed; all of them by
+        default: it was dropped, or its log was replaced."""
+        for shard in [*self.owners, *self.sizes]:
+            if shard.table == table and (not keys or shard.key in keys):
+                self.owners.pop(shard, None)
+                self.sizes.pop(shard, None)
+                self.reported.discard(shard)
 
-def joined(mapping: ShardMapping, executor: Executor) -> ShardMapping:
-    """Add an executor. It is without load; one that is there already stays as it is."""
-    return _among(tuple(sorted({*mapping.executors, executor})), mapping)
+    def _place(self, new: Collection[Shard]) -> None:
+        """Give each of `new`, which have no executor, one of the executors, of which there is one.
 
+        Those of unknown size come last. Each goes to an executor without load, else to the next one
+        after that which got the last of them.
+        """
+        sizes = [(shard, self.sizes.get(shard)) for shard in new]
+        known = [(-size, each.table, each.key, each) for each, size in sizes if size is not None]
+        known.sort()
+        heap = [(load.shards > 0, load.bytes, executor) for executor, load in self.loads().items()]
+        heapq.heapify(heap)
+        for negative, _, _, shard in known:
+            _, load, executor = heap[0]
+            self.owners[shard] = executor
+            heapq.heapreplace(heap, (True, load - negative, executor))
+        idle = iter(sorted(executor for loaded, _, executor in heap if not loaded))
+        unknown = [shard for shard, size in sizes if size is None]
+        for shard in sorted(unknown, key=_NAME):
+            self.turn = next(idle, None) or self._next()
+            self.owners[shard] = self.turn
 
-def without(mapping: ShardMapping, executor: Executor) -> ShardMapping:
-    """Remove an executor. Its shards have none until they are assigned again."""
-    return _among(tuple(e for e in mapping.executors if e != executor), mapping)
-
-
-def without_table(mapping: ShardMapping, table: str) -> ShardMapping:
-    """Forget all shards of a table: it was dropped, or its log was replaced."""
-    known = (*mapping.owners, *mapping.sizes)
-    return without_shards(mapping, {shard for shard in known if shard.table == table})
-
-
-def without_shards(mapping: ShardMapping, shards: Collection[Shard]) -> ShardMapping:
-    """Forget shards that are no longer there: their segments were compacted or removed."""
-    gone = frozenset(shards)
-    return replace(
-        mapping,
-        owners={shard: owner for shard, owner in mapping.owners.items() if shard not in gone},
-        sizes={shard: size for shard, size in mapping.sizes.items() if shard not in gone},
-        reported=mapping.reported - gone,
-    )
-
-
-def routes(shards: Iterable[Shard], mapping: ShardMapping) -> Routes:
-    """Which of `shards` to ask of which executor, each once, both in the order of `shards`."""
-    found: dict[Executor, list[Shard]] = defaultdict(list)
-    unassigned: list[Shard] = []
-    for shard in dict.fromkeys(shards):
-        executor = mapping.owners.get(shard)
-        (unassigned if executor is None else found[executor]).append(shard)
-    return Routes({executor: tuple(each) for executor, each in found.items()}, tuple(unassigned))
-
-
-def _among(executors: tuple[Executor, ...], mapping: ShardMapping) -> ShardMapping:
-    """The mapping with these executors, which are sorted. What others held has no executor."""
-    if executors == mapping.executors:
-        return mapping
-    live = frozenset(executors)
-    owners = {shard: owner for shard, owner in mapping.owners.items() if owner in live}
-    return replace(mapping, executors=executors, owners=owners)
-
-
-def _placed(new: Collection[Shard], now: ShardMapping) -> ShardMapping:
-    """Give each of `new`, which have no executor, one of the executors, of which there is one.
-
-    Those of unknown size come last. Each goes to an executor without load, else to the next one
-    after that which got the last of them.
-    """
-    owners = dict(now.owners)
-    sizes = [(shard, now.sizes.get(shard)) for shard in new]
-    known = [(-size, each.table, each.key, each) for each, size in sizes if size is not None]
-    known.sort()
-    heap = [(load.shards > 0, load.bytes, executor) for executor, load in now.loads().items()]
-    heapq.heapify(heap)
-    for negative, _, _, shard in known:
-        _, load, executor = heap[0]
-        owners[shard] = executor
-        heapq.heapreplace(heap, (True, load - negative, executor))
-    idle = iter(sorted(executor for loaded, _, executor in heap if not loaded))
-    turn = now.turn
-    unknown = [shard for shard, size in sizes if size is None]
-    for shard in sorted(unknown, key=_NAME):
-        turn = next(idle, None) or _after(turn, now.executors)
-        owners[shard] = turn
-    return replace(now, owners=owners, turn=turn)
-
-
-def _after(executor: Executor | None, executors: tuple[Executor, ...]) -> Executor:
-    """The next one in the order of slots, which begins again after the last."""
-    at = 0 if executor is None else bisect_right(executors, executor)
-    return executors[at % len(executors)]
+    def _next(self) -> Executor:
+        """The one whose turn is next in the order of slots, which begins again after the last."""
+        at = 0 if self.turn is None else bisect_right(self.executors, self.turn)
+        return self.executors[at % len(self.executors)]
 
 
 def _checked(shard: Shard, size: int) -> int:
@@ -237,53 +193,3 @@ def _checked(shard: Shard, size: int) -> int:
     if size < 0:
         raise ValueError(f"shard {shard.key} of table {shard.table}: {size} bytes, expected >= 0")
     return int(size)
-
-
-class Assignments:
-    """The current mapping of a coordinator. Thread-safe: of two askers one decides (X14)."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._now = ShardMapping()
-
-    @property
-    def now(self) -> ShardMapping:
-        return self._now
-
-    def route(self, shards: Collection[Shard]) -> Routes:
-        """Assign what has no executor, and say where all of `shards` are. No executor that was
-        removed before the call is in the answer."""
-        return routes(shards, self._change(lambda now: assign(shards, now.executors, now)))
-
-    def report(self, executor: Executor, sizes: Mapping[Shard, int]) -> None:
-        """See `report`."""
-        self._change(lambda now: report(now, executor, sizes))
-
-    def join(self, executor: Executor) -> None:
-        """See `joined`."""
-        self._change(lambda now: joined(now, executor))
-
-    def remove(self, executor: Executor) -> tuple[Shard, ...]:
-        """See `without`. Returns: the shards it had, so that others can load them before the next
-        request."""
-        lost: list[Shard] = []
-
-        def change(now: ShardMapping) -> ShardMapping:
-            lost.extend(now.shards_of(executor))
-            return without(now, executor)
-
-        self._change(change)
-        return tuple(lost)
-
-    def drop_table(self, table: str) -> None:
-        """See `without_table`."""
-        self._change(lambda now: without_table(now, table))
-
-    def drop_shards(self, shards: Collection[Shard]) -> None:
-        """See `without_shards`."""
-        self._change(lambda now: without_shards(now, shards))
-
-    def _change(self, change: Callable[[ShardMapping], ShardMapping]) -> ShardMapping:
-        with self._lock:
-            self._now = change(self._now)
-            return self._now

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +23,7 @@ import structlog
 from tandem.distinct import IntArray
 from tandem.errors import StorageError, TandemError, Unreachable
 from tandem.index.narrowing import GroupMatches, Narrower, open_files, together
-from tandem.index.server.assignment import Assignments, Executor, Shard
+from tandem.index.server.assignment import Executor, Shard
 from tandem.index.server.calls import Background
 from tandem.index.server.executor import ExecutorService
 from tandem.index.server.executor_messages import (
@@ -87,7 +87,6 @@ class Coordinator:
         shard_size: bytes of facts.
         pre_prime: read the facts of new files before they are asked for.
         deadline_s, budget_s, left_out_s: see `DEADLINE_S`, `BUDGET_S` and `LEFT_OUT_S`.
-        now: seconds of a clock that never goes back.
     """
 
     def __init__(
@@ -99,13 +98,11 @@ class Coordinator:
         deadline_s: float = DEADLINE_S,
         budget_s: float = BUDGET_S,
         left_out_s: float = LEFT_OUT_S,
-        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._shard_size = shard_size
         self._deadline_s, self._budget_s = deadline_s, budget_s
         self._pre_prime = pre_prime
-        self.assignments = Assignments()
-        self.registry = Registry(self.assignments, left_out_s=left_out_s, now=now)
+        self.registry = Registry(left_out_s=left_out_s)
         self._pool = ThreadPoolExecutor(_THREADS, "ask")
         self.refused: Counter[str] = Counter()
         """Replies that were not believed, by executor."""
@@ -122,18 +119,6 @@ class Coordinator:
         for executor in self.registry.live.values():
             executor.close()
 
-    # Executors
-
-    def beat(self, executor: Executor, sizes: Mapping[Shard, int]) -> bool:
-        """A sign of life, with the bytes that shards were found to need (X4). False if the executor
-        is not counted on, and has to join."""
-        if not self.registry.beat(executor):
-            return False
-        self.assignments.report(executor, sizes)
-        return True
-
-    # Tables
-
     def narrower(self, table: str, view: View, where: str) -> Narrower | None:
         """Narrows the files of a version by a condition; None without executors.
 
@@ -145,7 +130,7 @@ class Coordinator:
             where: the condition as the caller wrote it.
         """
         self.registry.sweep()
-        if not self.assignments.now.executors:
+        if not self.registry.mapping.executors:
             return None
         shards = self._shards(table, view)
         if not shards.has(view):
@@ -201,10 +186,9 @@ class Coordinator:
         if not known:
             return []
         used, place_of = np.unique(np.concatenate(numbers), return_inverse=True)
-        routes = self.assignments.route(tuple(known.values()))
         at = {shard: number for number, shard in known.items()}
         batches = []
-        for executor, mine in routes.by_executor.items():
+        for executor, mine in self.registry.route(known.values()).items():
             mine = mine[:MAX_ITEMS]
             places = np.full(len(used), _NO_SHARD)
             wanted = np.array([at[shard] for shard in mine])
@@ -299,11 +283,9 @@ class Coordinator:
             self._background.submit(table, self._prime, table, shards, changed.added)
 
     def _forget(self, table_id: str, gone: Sequence[Shard]) -> None:
-        if gone:
-            self.assignments.drop_shards(gone)
-        else:
-            self.assignments.drop_table(table_id)
-        question = InvalidateQuestion(table_id=table_id, shards=tuple(each.key for each in gone))
+        keys = tuple(each.key for each in gone)
+        self.registry.drop(table_id, keys)
+        question = InvalidateQuestion(table_id=table_id, shards=keys)
         for executor, reached in self.registry.live.items():
             self._background.submit(table_id, self._invalidate, executor, reached, question)
 

@@ -8,6 +8,7 @@ are until then (X-b).
 from __future__ import annotations
 
 import threading
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import lru_cache, partial
@@ -66,8 +67,6 @@ class Held:
 
     def __init__(self, facts: FactsCache) -> None:
         self.facts = facts
-        self.used = 0
-        """The number of the last question about it, among all."""
         self._lock = threading.Lock()
         self._late: set[Future[GroupMatches]] = set()
 
@@ -107,23 +106,21 @@ class HeldShards:
         self._facts = facts or partial(FactsCache, limit=most)
         self._tables: dict[str, tuple[Store, FactsListing]] = {}
         self._lock = threading.Lock()
-        self._held: dict[ShardName, Held] = {}
-        self._loads: dict[ShardName, int] = {}
-        self._hits: dict[ShardName, int] = {}
-        self._turn = 0
+        self._held: OrderedDict[ShardName, Held] = OrderedDict()
+        """Those asked for least recently first."""
+        self._loads, self._hits = Counter[ShardName](), Counter[ShardName]()
 
     def of(self, name: ShardName) -> Held:
         """The facts of a shard, which may be none yet. Raises: ReferenceNotFound."""
         store, listing = self._opened(name.table)
         with self._lock:
-            self._turn += 1
             held = self._held.get(name)
             if held is None:
                 held = self._held[name] = Held(self._facts(store, listing))
-                self._loads[name] = self._loads.get(name, 0) + 1
+                self._loads[name] += 1
             else:
-                self._hits[name] = self._hits.get(name, 0) + 1
-            held.used = self._turn
+                self._held.move_to_end(name)
+                self._hits[name] += 1
             return held
 
     def shown(self) -> tuple[HeldShard, ...]:
@@ -141,7 +138,7 @@ class HeldShards:
                     bytes=sizes.get(name, _NOTHING)[0],
                     filter_bytes=sizes.get(name, _NOTHING)[1],
                     loads=self._loads[name],
-                    hits=self._hits.get(name, 0),
+                    hits=self._hits[name],
                 )
                 for name in sorted(self._loads)
             )
@@ -168,10 +165,10 @@ class HeldShards:
         with self._lock:
             sizes = {name: held.facts.nbytes for name, held in self._held.items()}
             total = sum(sizes.values())
-            for name in sorted(sizes, key=lambda each: self._held[each].used):
+            for name, size in sizes.items():
                 if total <= self.limit_bytes:
                     break
-                total -= sizes[name]
+                total -= size
                 del self._held[name]
                 self.evictions += 1
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from tandem.delta.actions import Metadata, Protocol
@@ -66,6 +66,11 @@ Name = Annotated[str, Field(max_length=1_000)]
 Names = Annotated[tuple[Name, ...], Field(max_length=MAX_ITEMS)]
 Version = Annotated[int, Field(ge=0, le=MAX_VERSION)]
 LoggedPath = Annotated[str, Field(max_length=MAX_PATH)]
+_OF_QUERY = (
+    *("where", "segments", "version", "timestamp_ms"),
+    *("at_least", "max_staleness_s", "hold_s"),
+)
+"""What a question has as `Query` has it."""
 
 
 class Question(Message):
@@ -89,24 +94,11 @@ class Question(Message):
     first_path: LoggedPath | None = None
     end_path: LoggedPath | None = None
 
-    @model_validator(mode="after")
-    def _one_version(self) -> Self:
-        given = [self.version, self.timestamp_ms, self.at_least]
-        if sum(each is not None for each in given) > 1:
-            raise ValueError("version, timestampMs and atLeast exclude each other")
-        return self
-
     @classmethod
     def of(cls, table: str, query: Query, **more: Any) -> Self:
         return cls(
             table=table,
-            where=query.where,
-            segments=tuple(query.segments),
-            version=query.version,
-            timestamp_ms=query.timestamp_ms,
-            at_least=query.at_least,
-            max_staleness_s=query.max_staleness_s,
-            hold_s=query.hold_s,
+            **{name: getattr(query, name) for name in _OF_QUERY},
             first_path=None if query.paths is None else query.paths.first,
             end_path=None if query.paths is None else query.paths.end,
             **more,
@@ -114,17 +106,10 @@ class Question(Message):
 
     @property
     def query(self) -> Query:
+        """Raises: InvalidSpec if it contradicts itself."""
         every = self.first_path is None and self.end_path is None
-        return Query(
-            self.where,
-            self.version,
-            self.timestamp_ms,
-            self.segments,
-            self.at_least,
-            self.max_staleness_s,
-            self.hold_s,
-            None if every else PathRange(self.first_path or "", self.end_path),
-        )
+        paths = None if every else PathRange(self.first_path or "", self.end_path)
+        return Query(**{name: getattr(self, name) for name in _OF_QUERY}, paths=paths)
 
 
 class PortionsQuestion(Question):

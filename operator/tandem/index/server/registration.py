@@ -24,7 +24,6 @@ from tandem.errors import InvalidSpec, TandemError
 from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.assignment import Executor, Shard
 from tandem.index.server.calls import Answer, no_such_call, parsed
-from tandem.index.server.coordinator import Coordinator
 from tandem.index.server.executor import ExecutorService, MakeFacts, ShardName
 from tandem.index.server.executor_messages import (
     MAX_REPLY_BYTES,
@@ -35,7 +34,7 @@ from tandem.index.server.executor_messages import (
     Welcome,
     body,
 )
-from tandem.index.server.registry import RemoteExecutor
+from tandem.index.server.registry import Registry, RemoteExecutor
 from tandem.index.server.transport import Connection, FlightServer, Tls
 from tandem.storage.store import Store
 
@@ -103,21 +102,21 @@ def new_key() -> str:
 class RegistryService:
     """What the coordinator serves for its executors, with their key as token."""
 
-    def __init__(self, coordinator: Coordinator, key: str, *, tls: TlsFolder | None = None) -> None:
+    def __init__(self, registry: Registry, key: str, *, tls: TlsFolder | None = None) -> None:
         self.parts = AnswerFiles(None)
-        self._coordinator, self._key, self._tls = coordinator, key, tls
+        self._registry, self._key, self._tls = registry, key, tls
 
     def ask(self, call: str, body: bytes, caller: str) -> Answer:  # noqa: ARG002
         """Raises: InvalidSpec."""
         if call != REGISTRY_CALL:
             raise no_such_call(call, [REGISTRY_CALL])
         news = parsed(SlotNews, call, body)
-        executor, registry = Executor(news.slot, news.id), self._coordinator.registry
+        executor, registry = Executor(news.slot, news.id), self._registry
         if news.leaves:
             registry.leave(executor)
             return Answer(Welcome(known=False))
         sizes = {Shard(each.table_id, each.shard): each.bytes for each in news.sizes}
-        known = self._coordinator.beat(executor, sizes)
+        known = registry.beat(executor, sizes)
         if not known:
             reached = RemoteExecutor(connected(news.endpoint, self._key, self._tls))
             if not registry.join(executor, reached):

@@ -1,4 +1,5 @@
-"""The executors that a coordinator counts on: those that joined, and were heard of lately.
+"""The executors that a coordinator counts on: those that joined, and were heard of lately; and
+which shards they hold.
 
 An executor that failed is removed at once, whatever it says of itself, and let in again after a
 while: until then it would only cost every caller a deadline. It joins without load (X7).
@@ -8,14 +9,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 import structlog
 
-from tandem.index.server.assignment import Assignments, Executor
+from tandem.index.server.assignment import Executor, Shard, ShardMapping
 from tandem.index.server.executor import ExecutorService
 from tandem.index.server.executor_messages import (
     ExecutorCall,
@@ -83,25 +84,17 @@ class _Live:
 
 
 class Registry:
-    """Thread-safe.
+    """Thread-safe: of two askers one decides where a shard goes (X14).
 
     Args:
-        assignments: of their shards. Those of an executor that is removed go elsewhere, one by one
-            (I-49).
         left_out_s: see `LEFT_OUT_S`.
-        now: seconds of a clock that never goes back.
     """
 
-    def __init__(
-        self,
-        assignments: Assignments,
-        *,
-        left_out_s: float = LEFT_OUT_S,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._assignments, self._now = assignments, now
+    def __init__(self, *, left_out_s: float = LEFT_OUT_S) -> None:
+        self._now = time.monotonic
         self._left_out_s = left_out_s
         self._lock = threading.Lock()
+        self.mapping = ShardMapping()
         self._live: dict[Executor, _Live] = {}
         self._failed: dict[str, float] = {}
 
@@ -120,17 +113,19 @@ class Registry:
                 return False
             replaced = self._taken([each for each in self._live if each.slot == executor.slot])
             self._live[executor] = _Live(reached, float("inf") if stays else now)
-            self._assignments.join(executor)
+            self.mapping.join(executor)
         for each in replaced:
             each.close()
         return True
 
-    def beat(self, executor: Executor) -> bool:
-        """A sign of life; False if the executor is not counted on."""
+    def beat(self, executor: Executor, sizes: Mapping[Shard, int]) -> bool:
+        """A sign of life, with the bytes that shards were found to need (X4). False if the executor
+        is not counted on, and has to join."""
         with self._lock:
             live = self._live.get(executor)
             if live is not None:
                 live.heard = self._now()
+                self.mapping.report(executor, sizes)
             return live is not None
 
     def leave(self, executor: Executor) -> None:
@@ -168,7 +163,18 @@ class Registry:
     def live(self) -> dict[Executor, ReachedExecutor]:
         """The executors that are counted on, in the order of their slots."""
         with self._lock:
-            return {each: self._live[each].reached for each in sorted(self._live)}
+            return {each: self._live[each].reached for each in self.mapping.executors}
+
+    def route(self, shards: Iterable[Shard]) -> Mapping[Executor, Sequence[Shard]]:
+        """See `ShardMapping.route`. No executor that was removed before the call is in the
+        answer."""
+        with self._lock:
+            return self.mapping.route(shards)
+
+    def drop(self, table: str, keys: Collection[str] = ()) -> None:
+        """See `ShardMapping.drop`."""
+        with self._lock:
+            self.mapping.drop(table, keys)
 
     def _remove(self, executors: Sequence[Executor]) -> bool:
         with self._lock:
@@ -178,7 +184,8 @@ class Registry:
         return bool(gone)
 
     def _taken(self, executors: Sequence[Executor]) -> list[ReachedExecutor]:
+        """With the lock: their shards go elsewhere, one by one (I-49)."""
         found = [self._live.pop(each).reached for each in executors]
         for each in executors:
-            self._assignments.route(self._assignments.remove(each))
+            self.mapping.route(self.mapping.remove(each))
         return found

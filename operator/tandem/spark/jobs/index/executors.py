@@ -106,7 +106,7 @@ def coordinated(
         return
     key = new_key()
     coordinator = Coordinator(shard_size=shard_size, pre_prime=pre_prime)
-    registry = RegistryService(coordinator, key, tls=tls)
+    registry = RegistryService(coordinator.registry, key, tls=tls)
     certificate = None if tls is None else tls.server
     with FlightServer(registry, listen or address, port, token=key, tls=certificate) as server:
         scheme = "grpc" if tls is None else "grpc+tls"
