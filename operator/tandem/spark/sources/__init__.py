@@ -10,8 +10,7 @@ Never guesses: a value that does not fit is an error, and no row is dropped.
     text_records      the data source of records; JSON lines as arrays of texts
     csv_text          RFC 4180; pure
     json_text         JSON values, line by line, and their fields; pure
-    text_casts        texts as values of a schema
-    schema_alignment  columns by name, at every level; CHAR(n) and VARCHAR(n)
+    casts             values as those of a table: columns by name, texts exactly, CHAR(n)
     source_pin        keeps a merge's source at one state
     row_hash          an identity for each source row, by Spark and over Arrow
 """

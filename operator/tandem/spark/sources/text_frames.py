@@ -17,10 +17,10 @@ from tandem.spark.runtime.listing import (
     lacking,
     types_in,
 )
+from tandem.spark.sources.casts import cast_texts
 from tandem.spark.sources.csv_text import CsvParser, CsvProblem, Dialect, lines_in
 from tandem.spark.sources.json_text import JsonOptions
 from tandem.spark.sources.options import check_option_names, source_job
-from tandem.spark.sources.text_casts import cast_texts
 from tandem.spark.sources.text_lines import TextFile, read_text
 from tandem.spark.sources.text_records import (
     FILE,

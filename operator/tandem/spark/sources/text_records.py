@@ -330,7 +330,7 @@ def _kind(value: Any, path: str, wanted: str) -> JsonProblem:
 # A Spark data source that returns the records of CSV and JSON files as texts, with locations.
 #
 # Every value is the text in the file, in the shape of the requested schema; Spark casts it
-# (`text_casts.py`) and can report the file, line and column of a value that does not fit.
+# (`casts.py`) and can report the file, line and column of a value that does not fit.
 
 
 RECORDS_SOURCE = "tandem-records"
