@@ -421,12 +421,11 @@ class JsonRows:
         for number, line in enumerate(split_lines(text), first):
             try:
                 value = parse(line)
-                if type(value) is not dict:
-                    found = self._elements(value, line)
-                elif tuple(value) in exact:
-                    found = [value]
-                else:
-                    found = [self._known(value)]
+                if type(value) is dict:
+                    rows.append(value if tuple(value) in exact else self._known(value))
+                    lines.append(number)
+                    continue
+                found = self._elements(value, line)
             except JsonProblem as problem:
                 if not line.strip(WHITE):
                     continue
