@@ -11,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.lake.memory_store import MemoryStore
-from tandem.spark.sources import text_lines
-from tandem.spark.sources.csv_text import CsvParser, CsvProblem, Dialect, Row, part_effect
-from tandem.spark.sources.text_lines import PartStart, TextFile, read_text
+from tandem.errors import StatementFailed
+from tandem.spark.sources import text_files
+from tandem.spark.sources.csv_text import CsvParser, Dialect, Row, part_effect
+from tandem.spark.sources.text_files import place, read_text
+from tandem.spark.sources.text_records import PartStart, TextFile, plan
 
 RFC = Dialect()
 BACKSLASH = Dialect(escape="\\")
@@ -22,10 +24,16 @@ NA = Dialect(null_value="NA")
 
 
 def rows_of(text: str, dialect: Dialect = RFC, names: str = "ab") -> list[Row]:
-    parser = CsvParser(dialect, tuple(names))
-    found, _ = parser.rows(text)
+    parser = CsvParser(dialect, tuple(names), "f")
+    found = [row for row, _ in rows_in(parser, text)]
     parser.close()
     return found
+
+
+def rows_in(parser: CsvParser, text: str, *, pending: bool = False) -> list[tuple[Row, int]]:
+    columns, lines = parser.batch(text, pending=pending)
+    rows = [list(row) for row in zip(*(column.to_pylist() for column in columns), strict=True)]
+    return list(zip(rows, lines, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -71,9 +79,24 @@ def test_a_text_with_one_meaning_is_read(text: str, dialect: Dialect, expected: 
 def test_a_text_without_one_meaning_is_an_error_with_its_place(
     text: str, dialect: Dialect, line: int, column: str, message: str
 ) -> None:
-    with pytest.raises(CsvProblem, match=message) as found:
+    with pytest.raises(StatementFailed, match=message) as found:
         rows_of(text, dialect)
-    assert (found.value.line, found.value.column) == (line, column)
+    assert found.value.resource == place("f", line, column)
+
+
+@pytest.mark.parametrize("text", ["\n1,b\n", "1,b\n\n", "1,b\n \n", "\ufeff1,b\n", "1,b\r\r2,c"])
+def test_text_that_arrow_would_read_otherwise_is_read_as_spark_does(text: str) -> None:
+    """Arrow leaves out a byte order mark, and counts no blank lines."""
+    found = rows_in(CsvParser(RFC, ("a", "b"), "f"), text)
+    lines = text.replace("\r", "\n").split("\n")
+    assert found == [(row.split(","), n) for n, row in enumerate(lines, 1) if row.strip()]
+
+
+def test_a_header_is_the_first_row_and_may_span_texts() -> None:
+    parser = CsvParser(RFC, ("a", "b"), "f", header=True)
+    texts = ['\n"a\n', 'b",c\n1,2\n', "3,4\n"]
+    assert [rows_in(parser, text) for text in texts] == [[], [(["1", "2"], 4)], [(["3", "4"], 5)]]
+    assert CsvParser(RFC, (), "f").first(texts) == ["a\nb", "c"]
 
 
 CELL = st.text('ab",\n\r\u00e9 ', max_size=5)
@@ -103,33 +126,29 @@ def test_however_a_file_is_cut_its_rows_are_the_same(
     store = MemoryStore()
     store.put("f", data)
     dialect = Dialect()
-    before, text_lines.BLOCK_BYTES = text_lines.BLOCK_BYTES, block
+    before, text_files.BLOCK_BYTES = text_files.BLOCK_BYTES, block
     try:
         found = _in_parts(store, len(data), size, dialect)
     finally:
-        text_lines.BLOCK_BYTES = before
-    whole = CsvParser(dialect, ("a", "b"))
-    rows, numbers = whole.rows(out.getvalue())
-    assert found == list(zip(rows, numbers, strict=True))
+        text_files.BLOCK_BYTES = before
+    assert found == rows_in(CsvParser(dialect, ("a", "b"), "f"), out.getvalue())
 
 
 def _in_parts(
     store: MemoryStore, length: int, size: int, dialect: Dialect
 ) -> list[tuple[Row, int]]:
     found: list[tuple[Row, int]] = []
-    begin = PartStart(line=1)
-    for task in text_lines.plan([TextFile(path="f", size=length)], size):
+    begin = PartStart()
+    for task in plan([TextFile(path="f", size=length)], size):
         for split in task.splits:
             span = split.of(length)
             texts = list(read_text(store, "f", "utf-8", span.start, span.stop))
-            parser = CsvParser(dialect, ("a", "b"), begin.line, inside=begin.inside)
+            parser = CsvParser(dialect, ("a", "b"), "f", begin.line, inside=begin.inside)
             for text in texts:
-                found += zip(*parser.rows(text), strict=True)
+                found += rows_in(parser, text)
             if parser.pending:
                 for text in read_text(store, "f", "utf-8", span.stop):
-                    row = parser.complete(text)
-                    if row is not None:
-                        found.append((row, parser.begun))
+                    found += rows_in(parser, text, pending=True)
                     if not parser.pending:
                         break
             parser.close()

@@ -23,7 +23,7 @@ from tandem.errors import Reason
 from tandem.jobs.formats import IngestJob
 from tandem.spark.jobs import ingest
 from tandem.spark.runtime.control import Control, answer
-from tandem.spark.sources import text_lines
+from tandem.spark.sources import text_records
 
 SOURCE = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["it's", None, "c,d"]})
 
@@ -203,8 +203,8 @@ def test_csv_records_of_another_length_are_errors(
 def test_csv_values_over_lines_are_one_value_wherever_a_file_is_cut(
     table: Path, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(text_lines, "STRIPE_BYTES", 100)
-    monkeypatch.setattr(text_lines.plan, "__defaults__", (100,))
+    monkeypatch.setattr(text_records, "STRIPE_BYTES", 100)
+    monkeypatch.setattr(text_records.plan, "__defaults__", (100,))
     source = tmp_path / "s.csv"
     values = [f'"two, ""{n}\n{n},lines\r\n"' if n % 3 else f"plain {n}" for n in range(60)]
     source.write_bytes(("id,name\n" + "".join(f"{n},{v}\n" for n, v in enumerate(values))).encode())
@@ -242,7 +242,7 @@ def test_formats_of_times_are_followed(tmp_path: Path, spark: SparkSession) -> N
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"id": 1, "name": "x"\n', "s.json, line 1: a line is not JSON"),
+        ('{"id": 1, "name": "x"\n', "s.json, line 1, column name: a line is not JSON"),
         ('{"id": 1}\n{"id": 1.5}\n', "s.json, line 2, column id: a value does not fit"),
         ('{"id": 1, "surplus": 2}\n', "s.json, line 1, column surplus"),
         ('{"id": 1}{"id": 2}\n', "s.json, line 1: a line holds more than one value"),

@@ -10,16 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tandem.delta.schema import parse, to_arrow_type
 from tandem.errors import InvalidSpec, StatementFailed
 from tandem.spark.sources.json_text import (
     JsonOptions,
+    JsonParser,
     JsonProblem,
+    JsonRows,
+    Number,
     compact,
-    parse,
-    parse_thoroughly,
 )
 from tandem.spark.sources.options import checked
-from tandem.spark.sources.text_records import JsonRows, shape_of
 
 USUAL = JsonOptions()
 STRICT = JsonOptions(single_quotes=False, non_numeric=False)
@@ -31,22 +32,22 @@ def schema(**types: Any) -> str:
     return json.dumps({"type": "struct", "fields": fields})
 
 
-INNER = json.loads(schema(x="string", Y="long"))
+INNER = json.loads(schema(x="string", Y="string"))
 WANTED = schema(
-    id="long",
-    flag="boolean",
+    id="string",
+    flag="string",
     name="string",
     s=INNER,
     a={"type": "array", "elementType": INNER, "containsNull": True},
-    m={"type": "map", "keyType": "string", "valueType": "long", "valueContainsNull": True},
+    m={"type": "map", "keyType": "string", "valueType": "string", "valueContainsNull": True},
 )
 
 
 def read(text: str, lenient: JsonOptions = USUAL) -> list[dict[str, Any]]:
-    shape = shape_of(WANTED)
+    shape = to_arrow_type(parse(WANTED))
     arrays, lines = JsonRows(shape, lenient, "f.json").batch(text, 1)
     assert len(lines) == len(arrays[0])
-    batch = pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in shape.fields])
+    batch = pa.RecordBatch.from_arrays(arrays, names=[field.name for field in shape])
     return [{k: v for k, v in row.items() if v is not None} for row in batch.to_pylist()]
 
 
@@ -57,6 +58,8 @@ def read(text: str, lenient: JsonOptions = USUAL) -> list[dict[str, Any]]:
         ('{"id": 12345678901234567890123, "name": 1.50}', None),
         ('{"name": {"x": 1.50, "y": [true, null, "q"]}}', None),
         ('[{"id": 1}, {"id": 2}]\n[]\n', [{"id": "1"}, {"id": "2"}]),
+        ('{"id": {"x": 1}}', [{"id": '{"x":1}'}]),
+        ('{"name": "1"}\n[{"name": [1, "1"]}]', [{"name": "1"}, {"name": '[1,"1"]'}]),
         ('{"flag": true, "name": false}', [{"flag": "true", "name": "false"}]),
         ('{"s": {"X": 1, "y": 2}}', [{"s": {"x": "1", "Y": "2"}}]),
         ('{"a": [{"y": 1}, null]}', [{"a": [{"x": None, "Y": "1"}, None]}]),
@@ -85,8 +88,7 @@ def test_values_are_the_texts_of_the_file(text: str, expected: list[dict[str, An
         ('{"s": {"x": 1, "X": 2}}', "line 2, column s.x", "twice, in different case"),
         ('{"s": {"x": 1, "x": 2}}', "line 2, column s.x", "a field twice"),
         ('{"name": {"k": 1, "k": 2}}', "line 2, column name.k", "a field twice"),
-        ('{"id": 1', "line 2", "not JSON"),
-        ('{"id": {"x": 1}}', "line 2, column id", "another kind"),
+        ('{"id": 1', "line 2, column id", "not JSON"),
         ('{"s": 5}', "line 2, column s", "another kind"),
         ('{"a": {"x": 1}}', "line 2, column a", "another kind"),
         ("5", "line 2", "not an object"),
@@ -98,7 +100,9 @@ def test_values_are_the_texts_of_the_file(text: str, expected: list[dict[str, An
         ('{"name": "\\q"}', "line 2, column name", "unknown escape"),
         ('{"id": 01}', "line 2, column id", "begins with zero"),
         ('{"name": ٣}', "line 2, column name", "not JSON"),
-        ('{"name": 1٣}', "line 2", "not JSON"),
+        ('{"name": 1٣}', "line 2, column name", "not JSON"),
+        ('{"name": "a', "line 2, column name", "not terminated"),
+        ('{"s": {"x": 1}, "a": [{"x": ?', "line 2, column a.x", "not JSON"),
         ("{id: 1}", "line 2", "not JSON"),
         ('{"id": 1} // why', "line 2", "text follows"),
         ("[" * 5000, "line 2", "nested too deeply"),
@@ -119,10 +123,39 @@ def test_fields_that_the_table_lacks_are_named(text: str) -> None:
 def test_options_admit_other_forms_of_json() -> None:
     text = "/* a */ {id: 007, 'name': 'a\\q\tb'} // b"
     assert read(text, LENIENT) == [{"id": "7", "name": "aq\tb"}]
-    assert parse('{"d": NaN}', JsonOptions()) == {"d": "NaN"}
+    assert JsonParser(USUAL).parse('{"d": NaN}') == {"d": "NaN"}
     for bad in ('{"d": NaN}', "{'d': 1}"):
         with pytest.raises(JsonProblem):
-            parse(bad, STRICT)
+            JsonParser(STRICT).parse(bad)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{'a': 'x\"y\\\"z\\'\\\\'}", {"a": 'x"y"z\'\\'}),
+        ('{"a": "x\\\'y"}', {"a": "x'y"}),
+        (
+            "[-INF, +INF, INF, -Infinity, NaN]",
+            ["-Infinity", "Infinity", "Infinity", "-Infinity", "NaN"],
+        ),
+        ("{NaN: NaN, $x1: -007.50, é /* c */ : 0}", {"NaN": "NaN", "$x1": "-7.50", "é": "0"}),
+        ('["/* no */", // yes', None),
+        ("[a]", None),
+        ("[a: 1]", None),
+        ("[NaNx]", None),
+        ("[1 /* open ]", None),
+        ("{\"a\": \"b, 'c': 'd'}", None),
+    ],
+)
+def test_what_options_admit_is_rewritten_or_refused(text: str, expected: Any) -> None:
+    if expected is not None:
+        assert JsonParser(LENIENT).parse(text) == expected
+        return
+    with pytest.raises(JsonProblem):
+        JsonParser(LENIENT).parse(text)
+
+
+def test_options_of_json_are_known_in_any_case() -> None:
     assert JsonOptions.of(checked("Json", {"allowcomments": "TRUE"})).comments
 
 
@@ -134,7 +167,9 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
-def test_both_parsers_say_the_same(value: Any) -> None:
+def test_strict_json_and_its_rewritten_form_are_the_same_value(value: Any) -> None:
     text = json.dumps(value)
-    assert parse(text, STRICT) == parse_thoroughly(text, STRICT)
-    assert json.loads(compact(parse_thoroughly(text, STRICT))) == value
+    # What is appended makes no value, so that the text is rewritten.
+    commented = JsonParser(LENIENT, Number).parse(f"{text} // comment")
+    assert JsonParser(STRICT).parse(text) == commented
+    assert json.loads(compact(commented)) == value

@@ -25,8 +25,7 @@ from tandem.jobs.formats import IngestJob
 from tandem.spark.jobs import ingest
 from tandem.spark.runtime.control import Control, answer
 from tandem.spark.runtime.frames import isolated_session
-from tandem.spark.sources.schema_alignment import by_name
-from tandem.spark.sources.text_casts import exact_value, require_zoneless
+from tandem.spark.sources.casts import assigned, exact_value, require_zoneless
 
 NO = "refused"
 
@@ -144,7 +143,7 @@ def test_types_follow_the_rule_of_update(
         types = T.DataType.fromDDL(found), T.DataType.fromDDL(wanted)
 
         def result() -> Any:
-            return rows.select(by_name(F.col("c"), *types, "here", "c")).collect()[0][0]
+            return rows.select(assigned(F.col("c"), *types, "here", "c")).collect()[0][0]
 
         if not isinstance(expected, Refused):
             assert result() == expected

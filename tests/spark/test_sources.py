@@ -14,16 +14,19 @@ from hypothesis import strategies as st
 
 from support.lake.memory_store import MemoryStore
 from tandem.errors import DataFileMissing, InvalidSpec, StatementFailed
-from tandem.spark.sources import text_lines
+from tandem.spark.sources import text_files
 from tandem.spark.sources.footers import schema_string
 from tandem.spark.sources.options import checked, storage_options
+from tandem.spark.sources.text_files import read_text, split_lines
+from tandem.spark.sources.text_records import TextFile, plan
 
 TEXTS = st.lists(st.text("ab\u00e9\u2028", max_size=6), max_size=12)
 ENDS = st.sampled_from(["\n", "\r\n"])
 
 
 def read(store: MemoryStore, path: str, *span: int) -> list[str]:
-    return [line for block in text_lines.read_lines(store, path, "utf-8", *span) for line in block]
+    texts = read_text(store, path, "utf-8", *span)
+    return [line for text in texts for line in split_lines(text)]
 
 
 @given(TEXTS, ENDS, st.booleans(), st.booleans(), st.integers(3, 9), st.integers(1, 9))
@@ -35,17 +38,17 @@ def test_every_line_is_in_exactly_one_split(
     store = MemoryStore()
     store.put("f", data)
     expected = texts if closed or not texts or texts[-1] else texts[:-1]
-    before = text_lines.BLOCK_BYTES
-    text_lines.BLOCK_BYTES = block
+    before = text_files.BLOCK_BYTES
+    text_files.BLOCK_BYTES = block
     try:
         found = [
             line
-            for splits in text_lines.plan([text_lines.TextFile(path="f", size=len(data))], size)
+            for splits in plan([TextFile(path="f", size=len(data))], size)
             for split in splits.splits
             for line in read(store, "f", split.of(len(data)).start, split.of(len(data)).stop)
         ]
     finally:
-        text_lines.BLOCK_BYTES = before
+        text_files.BLOCK_BYTES = before
     assert found == expected
 
 
@@ -54,7 +57,7 @@ def test_compressed_files_are_one_split(suffix: str, pack: Callable[[bytes], byt
     text = "".join(f"line {i}\n" for i in range(10_000))
     store = MemoryStore()
     store.put(f"f{suffix}", pack(text.encode()))
-    [splits] = text_lines.plan([text_lines.TextFile(path=f"f{suffix}", size=10_000)], 100)
+    [splits] = plan([TextFile(path=f"f{suffix}", size=10_000)], 100)
     [split] = splits.splits
     assert split.of(10_000) == range(10_000)
     assert read(store, f"f{suffix}", 0, 10_000) == text.splitlines()
@@ -65,7 +68,7 @@ def test_bytes_that_are_not_utf8_are_an_error() -> None:
     store.put("f", b"caf\xe9\n")
     with pytest.raises(StatementFailed, match="0xe9"):
         read(store, "f")
-    assert list(text_lines.read_lines(store, "f", "iso-8859-1")) == [["caf\u00e9"]]
+    assert list(read_text(store, "f", "iso-8859-1")) == ["caf\u00e9\n"]
     with pytest.raises(DataFileMissing):
         read(store, "gone")
 

@@ -11,7 +11,7 @@ import pytest
 
 from support.lake.memory_store import MemoryStore
 from tandem.errors import SourceUnreadable
-from tandem.spark.sources.text_lines import read_text
+from tandem.spark.sources.text_files import read_text
 
 TEXT = b"".join(b"line %d\n" % number for number in range(20_000))
 

@@ -6,7 +6,7 @@ trailing blanks, and a CHAR is padded with blanks. In a Delta table it stores a 
 pads it on reading, so that `a` and `a  ` are one value.
 
 New values of Tandem are padded and checked as in Spark's own tables: as Arrow arrays here, as
-Spark's columns in `tandem.spark.sources.schema_alignment`. Values that other writers stored stay
+Spark's columns in `tandem.spark.sources.casts`. Values that other writers stored stay
 unchanged, and are compared in padded form. No I/O.
 """
 

@@ -377,7 +377,7 @@ def _select(rows: pa.Table, where: str, set_: Mapping[str, str]) -> pa.Table:
 
 
 def _aligned(source: pa.Table, schema: pa.Schema, location: str) -> pa.Table:
-    """As `spark.sources.schema_alignment` does. Raises: InvalidSpec."""
+    """As `spark.sources.casts` does. Raises: InvalidSpec."""
     if extra := sorted(set(source.column_names) - set(schema.names)):
         raise InvalidSpec(
             "the source has columns that the table lacks",

@@ -181,15 +181,15 @@ def _columns(
         return
     given = checked(source.format.value, source.options, field)
     if source.format is SourceFormat.CSV:
-        from tandem.spark.sources.text_frames import csv_columns
+        from tandem.spark.sources.csv_text import csv_columns
 
         for file, meta in enumerate(files):
-            names, _ = csv_columns(listed, meta.path, given, table.names, field, columns)
+            names = csv_columns(listed, meta.path, given, table.names, field, columns)
             if names is not None:
                 outside = _checked(lacking(columns, names), file, meta.path)
                 yield SourceColumns(meta.path, _with_folders(table, names, outside))
         return
-    from tandem.spark.sources.text_lines import read_text
+    from tandem.spark.sources.text_files import read_text
 
     encoding = given.get("encoding", "utf-8")
     for file, meta in enumerate(files):

@@ -35,8 +35,8 @@ from tandem.spark.runtime.control import (
 from tandem.spark.runtime.frames import isolated_session, table_schema, write_rows
 from tandem.spark.runtime.row_files import MATCHES, open_input
 from tandem.spark.sources import readers, source_pin
+from tandem.spark.sources.casts import align_columns, declared_char_types
 from tandem.spark.sources.options import checked
-from tandem.spark.sources.schema_alignment import align_columns, declared_char_types
 from tandem.statements.generate import quote_name
 from tandem.storage import Store
 from tandem.timeline.file_columns import rows_within

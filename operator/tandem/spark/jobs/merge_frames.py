@@ -17,9 +17,9 @@ from tandem.spark.runtime.control import Control
 from tandem.spark.runtime.frames import read_rows, table_schema
 from tandem.spark.runtime.listing import ListedSource, check_unique_names
 from tandem.spark.sources import readers, source_pin
+from tandem.spark.sources.casts import assigned, check_columns
 from tandem.spark.sources.options import check_option_names, source_job
 from tandem.spark.sources.row_hash import with_identity
-from tandem.spark.sources.schema_alignment import by_name, check_columns
 from tandem.spark.sources.source_pin import SourcePin
 from tandem.statements.generate import quote_name
 from tandem.statements.merge import SOURCE, TABLE, Clause, MergeStatement, parse_merge
@@ -99,7 +99,7 @@ def _together(frames: Sequence[DataFrame], schema: StructType, job: SourceJob) -
             elif own.dataType == types[key]:
                 column = F.col(quote_name(own.name))
             else:
-                column = by_name(
+                column = assigned(
                     F.col(quote_name(own.name)),
                     own.dataType,
                     types[key],
@@ -241,7 +241,7 @@ def _value(clause: Clause, name: str, sides: Sides) -> Column:
     wanted = sides.schema[name].dataType
     if clause.every and not isinstance(wanted, AtomicType):
         found = next(f for f in sides.source.schema.fields if f.name.lower() == name.lower())
-        return by_name(F.expr(text), found.dataType, wanted, "the source", name)
+        return assigned(F.expr(text), found.dataType, wanted, "the source", name)
     # ANSI store assignment: a value that does not fit its column raises.
     return F.expr(text)
 

@@ -37,8 +37,8 @@ from tandem.spark.runtime.datasource import get_work, task_number
 from tandem.spark.runtime.frames import isolated_session, save_rows, table_schema
 from tandem.spark.runtime.listing import ListedSource
 from tandem.spark.sources import readers, source_pin
+from tandem.spark.sources.casts import align_columns, declared_char_types
 from tandem.spark.sources.options import checked
-from tandem.spark.sources.schema_alignment import align_columns, declared_char_types
 from tandem.statements.generate import quote_name
 from tandem.storage import Store
 

@@ -6,12 +6,11 @@ Never guesses: a value that does not fit is an error, and no row is dropped.
     footers           schemas of Parquet files
     options           options of a source
     text_frames       CSV and JSON as DataFrames
-    text_lines        files as whole lines
-    text_records      the data source of records; JSON lines as arrays of texts
-    csv_text          RFC 4180; pure
-    json_text         JSON values, line by line, and their fields; pure
-    text_casts        texts as values of a schema
-    schema_alignment  columns by name, at every level; CHAR(n) and VARCHAR(n)
+    text_records      Spark's data source of their records, as texts with locations
+    text_files        files as whole lines
+    csv_text          RFC 4180 as arrays of texts, and the columns of a file
+    json_text         JSON lines as arrays of texts, and their fields; pure
+    casts             values as those of a table: columns by name, texts exactly, CHAR(n)
     source_pin        keeps a merge's source at one state
     row_hash          an identity for each source row, by Spark and over Arrow
 """

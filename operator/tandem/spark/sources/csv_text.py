@@ -1,4 +1,4 @@
-"""CSV text as rows: RFC 4180 with configurable signs. Pure; depends on no store and no Spark.
+"""CSV text as Arrow arrays of texts: RFC 4180 with configurable signs. Depends on no Spark.
 
 The result is that of Spark with the same options, with one difference: ambiguous text (a quote that
 is not closed, text after a closing quote, a row of another length) is an error that names line and
@@ -10,31 +10,23 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 
-# The signs of a CSV text, and the values of one row by them. Pure.
-#
-# RFC 4180 with configurable signs: separator, quote, escape, comment.
+import pyarrow as pa
+from pyarrow import csv
+
+from tandem.errors import InvalidSpec, StatementFailed
+from tandem.remedies import HEADER, NO_HEADER
+from tandem.spark.runtime.listing import FolderColumn, ListedSource, check_unique_names
+from tandem.spark.sources.text_files import WHITE, lines_in, place, read_text
+
+# The signs of a CSV text, and the values of one row by them.
 
 
 Row = list[str | None]
-WHITE = "".join(map(chr, range(33)))
-"""The characters that Spark trims."""
-
-
-class CsvProblem(Exception):
-    """Text that is not a row. `line` counts from 1 in the file; `column` is a name or position."""
-
-    def __init__(
-        self, message: str, line: int, column: str = "", found: str = "", expected: str = ""
-    ) -> None:
-        super().__init__(message)
-        self.message, self.line, self.column = message, line, column
-        # On one line, since errors of Spark's workers are parsed by line.
-        self.found = found.replace("\r", "\\r").replace("\n", "\\n")
-        self.expected = expected
 
 
 @dataclass(frozen=True)
@@ -76,69 +68,44 @@ class Dialect:
             max_chars=int(options.get("maxCharsPerColumn", "-1")),
         )
 
-    @cached_property
+    @property
     def doubled(self) -> bool:
         """Whether quotes inside quotes are doubled."""
         return self.escape == self.quote
 
     @cached_property
-    def _space(self) -> str:
+    def patterns(self) -> _Patterns:
+        mark, sign, sep = map(re.escape, (self.quote, self.escape, self.sep))
         # The characters that Spark trims, except the separator, which may be a tab.
-        return f"(?:(?!{re.escape(self.sep)})[\\x00-\\x20])*+"
-
-    @cached_property
-    def _inside(self) -> str:
-        """The pattern of a quoted value's content, up to its closing quote."""
-        mark = re.escape(self.quote)
-        if self.doubled:
-            return f"(?:[^{mark}]++|{mark}{mark})*+"
-        if not self.escape:
-            return f"[^{mark}]*+"
-        sign = re.escape(self.escape)
-        return f"(?:[^{mark}{sign}]++|{sign}(?s:.))*+"
-
-    @cached_property
-    def _plain(self) -> str:
-        """The pattern of an unquoted value."""
-        lead = self._space if self.trim_left else ""
-        never = f"(?!{lead}{re.escape(self.quote)})" if self.quote else ""
-        if len(self.sep) == 1:
-            return f"{never}[^{re.escape(self.sep)}]*+"
-        return f"{never}(?:(?!{re.escape(self.sep)})(?s:.))*+"
-
-    def _value(self, *, groups: bool) -> str:
-        """The pattern of a value; with groups: the quote, the quoted text, the unquoted text."""
-        begin = "(" if groups else "(?:"
+        space = f"(?:(?!{sep})[\\x00-\\x09\\x0b\\x0c\\x0e-\\x20])*+"
+        lead, after = space * self.trim_left, space * self.trim_right
+        # A quoted value's content, up to its closing quote.
         if not self.quote:
-            return f"{begin}){begin}){begin}{self._plain})"
-        before = self._space if self.trim_left else ""
-        after = self._space if self.trim_right else ""
-        mark = re.escape(self.quote)
-        marked = f"{before}{begin}{mark}){begin}{self._inside}){mark}{after}"
-        return f"(?:{marked}|{begin}{self._plain}))"
-
-    @cached_property
-    def whole(self) -> re.Pattern[str]:
-        """Matches an unambiguous row."""
-        value = f"{self._value(groups=False)}(?={re.escape(self.sep)}|\\Z)"
-        return re.compile(f"{value}(?:{re.escape(self.sep)}{value})*+")
-
-    @cached_property
-    def values(self) -> re.Pattern[str]:
-        """Finds the values of a row that `whole` matches: quote, quoted text, unquoted text."""
-        return re.compile(f"(?:\\A|{re.escape(self.sep)}){self._value(groups=True)}")
-
-    @cached_property
-    def _closed(self) -> re.Pattern[str]:
-        return re.compile(f"{self._inside}{re.escape(self.quote)}")
-
-    @cached_property
-    def _opened(self) -> re.Pattern[str]:
-        mark, sep = re.escape(self.quote), re.escape(self.sep)
-        lead = self._space if self.trim_left else ""
-        until = f"[^{sep}]*+" if len(self.sep) == 1 else f"(?:(?!{sep})(?s:.))*+"
-        complete = f"(?:{lead}{mark}{self._inside}{mark}{until}|{self._plain})"
-        return re.compile(f"(?:{complete}{sep})*+{lead}{mark}{self._inside}\\Z")
+            inside = "(?!)"
+        elif self.doubled:
+            inside = f"(?:[^{mark}]++|{mark}{mark})*+"
+        elif not self.escape:
+            inside = f"[^{mark}]*+"
+        else:
+            inside = f"(?:[^{mark}{sign}]++|{sign}(?s:.))*+"
+        # Up to the next separator.
+        until = f"[^{sep}\\r\\n]*+" if len(self.sep) == 1 else f"(?:(?!{sep})[^\\r\\n])*+"
+        begin = f"{lead}{mark}"
+        plain = f"(?!{begin}){until}" if self.quote else until
+        value = f"(?:{begin}{inside}{mark}{after}|{plain})"
+        loose = f"(?:{begin}{inside}{mark}{until}|{plain})"
+        comment = f"|{re.escape(self.comment)}[^\\r\\n]*+" if self.comment else ""
+        row = f"{value}(?:{sep}{value})*+"
+        return _Patterns(
+            record=re.compile(f"(?:{space}{comment}){_END}|({row}){_END}"),
+            value=re.compile(f"{value}(?={sep}|{_END})"),
+            values=re.compile(f"(?:\\A|{sep})(?:{lead}({mark})({inside}){mark}{after}|({plain}))"),
+            begin=re.compile(begin),
+            closed=re.compile(f"{inside}{mark}"),
+            rest=re.compile(f"{inside}{mark}{until}(?:{sep}{loose})*+{_END}"),
+            opened=re.compile(f"(?:{loose}{sep})*+{begin}{inside}\\Z"),
+            escaped=re.compile(f"{sign}([{mark}{sign}])" if self.escape else "(?!)"),
+        )
 
     def open_after(self, line: str, inside: bool) -> bool:
         """Whether a quoted value continues in the next line.
@@ -149,7 +116,7 @@ class Dialect:
         """
         at = 0
         if inside:
-            closed = self._closed.match(line)
+            closed = self.patterns.closed.match(line)
             if closed is None:
                 return True
             at = line.find(self.sep, closed.end())
@@ -158,15 +125,15 @@ class Dialect:
             at += len(self.sep)
         elif self.comment and line.startswith(self.comment):
             return False
-        return self._opened.match(line, at) is not None
+        return self.patterns.opened.match(line, at) is not None
 
-    def row(self, text: str, line: int) -> Row:
-        """The values of a row without its end. Raises: CsvProblem."""
-        if self.whole.fullmatch(text) is None:
-            raise self._malformed(text, line)
+    def row(self, text: str) -> Row:
+        """The values of an unambiguous row, without its end."""
+        if not self.quote or self.quote not in text:
+            return [self._unquoted(value) for value in text.split(self.sep)]
         return [
             self._quoted(quoted) if mark else self._unquoted(plain)
-            for mark, quoted, plain in self.values.findall(text)
+            for mark, quoted, plain in self.patterns.values.findall(text)
         ]
 
     def _quoted(self, text: str) -> str | None:
@@ -176,13 +143,8 @@ class Dialect:
             if self.doubled:
                 text = text.replace(self.quote * 2, self.quote)
             else:
-                text = self._escapes.sub(r"\1", text)
+                text = self.patterns.escaped.sub(r"\1", text)
         return None if text == self.null_value else text
-
-    @cached_property
-    def _escapes(self) -> re.Pattern[str]:
-        sign = re.escape(self.escape)
-        return re.compile(f"{sign}([{re.escape(self.quote)}{sign}])")
 
     def _unquoted(self, text: str) -> str | None:
         if self.trim_left:
@@ -191,236 +153,232 @@ class Dialect:
             text = text.rstrip(WHITE)
         return None if not text or text == self.null_value else text
 
-    def _malformed(self, text: str, line: int) -> CsvProblem:
-        at = number = 0
-        value = re.compile(f"{self._value(groups=False)}(?={re.escape(self.sep)}|\\Z)")
-        while (found := value.match(text, at)) is not None:
-            number += 1
-            at = found.end() + len(self.sep)
-        line += text.count("\n", 0, at)
-        rest = text[at : at + 60]
-        place = str(number + 1)
-        closed = re.compile(f"{self._space}{re.escape(self.quote)}").match(text, at)
-        if closed is None or self._closed.match(text, closed.end()) is None:
-            return CsvProblem(
-                "a quoted value is not terminated", line, place, rest, "a closing quote"
-            )
-        return CsvProblem(
-            "text follows a closing quote",
-            line,
-            place,
-            rest,
-            f"{self.sep!r} or the end of the line after a quoted value, and quotes inside it "
-            + (f"doubled ({self.quote * 2})" if self.doubled else f"as {self.escape}{self.quote}"),
-        )
+
+_END = r"(?:\r\n|\n|\r|\Z)"
+
+
+@dataclass(frozen=True)
+class _Patterns:
+    """`record`: a row with its end, or a blank line or comment; `value`: an unambiguous value of a
+    row; `values`: finds the quote, quoted text and unquoted text of each; `begin`: up to a quoted
+    text; `closed`: from there up to its closing quote; `rest`: from there up to the end of the
+    record; `opened`: a line at whose end a quoted value is open; `escaped`: finds what an escape
+    precedes."""
+
+    record: re.Pattern[str]
+    value: re.Pattern[str]
+    values: re.Pattern[str]
+    begin: re.Pattern[str]
+    closed: re.Pattern[str]
+    rest: re.Pattern[str]
+    opened: re.Pattern[str]
+    escaped: re.Pattern[str]
+
+
+# The rows of a text.
 
 
 MAX_RECORD = 64 << 20
 """Maximum characters of one row: a quote without an end must not consume a large file."""
 
-_END = re.compile(r"\r\n|\n|\r")
-
 
 class CsvParser:
-    """The rows of a file, or of a part of it that starts at the start of a line.
+    """The rows of a file, or of a part of it that starts at the start of a line. All methods raise
+    StatementFailed for ambiguous text.
 
     Args:
-        names: names of the columns; every row must have as many values.
+        names: names of the columns; every row must have as many values. None of them: any number.
+        path: the file, for errors.
         line: the line of the file, from 1, at which the text starts.
-        inside: whether the text starts inside a quoted value; the rest of that value belongs to the
-            previous part, and is left out.
+        inside: whether the text starts inside a quoted value; the rest of that record belongs to
+            the previous part, and is left out.
+        header: whether the first row is left out.
     """
 
     def __init__(
-        self, dialect: Dialect, names: Sequence[str], line: int = 1, *, inside: bool = False
+        self,
+        dialect: Dialect,
+        names: Sequence[str],
+        path: str,
+        line: int = 1,
+        *,
+        inside: bool = False,
+        header: bool = False,
     ) -> None:
-        self.dialect = dialect
+        self._dialect = dialect
         self._names = names
+        self._path = path
         self._line = line
-        self._skipping = inside
-        self._pending: list[str] = []
-        self._begun = line
-        self._size = 0
+        self._inside = inside
+        self._header = header
+        self._rest = ""
 
     @property
     def pending(self) -> bool:
-        """Whether a row continues in the next line."""
-        return bool(self._pending)
+        """Whether a row continues in the next text."""
+        return bool(self._rest) and not self._inside
 
-    def rows(self, text: str) -> tuple[list[Row], list[int]]:
-        """The rows that end in a text of whole lines, and the lines at which they start.
+    def batch(self, text: str, *, pending: bool = False) -> tuple[list[pa.Array], Sequence[int]]:
+        """The columns of the rows that end in a text of whole lines, and the lines at which they
+        start. `pending`: only of the row that continues in this text."""
+        text, self._rest = self._rest + text, ""
+        if self._header:
+            first = next(self._records(text), None)
+            text, self._header = ("", True) if first is None else (text[first[2] :], False)
+        columns = None if pending or self._inside else self._plain(text)
+        if columns is not None:
+            begun, self._line = self._line, self._line + len(columns[0])
+            return columns, range(begun, self._line)
+        found = list(islice(self._records(text), 1 if pending else None))
+        by_column = zip(*(row for row, _, _ in found), strict=True)
+        arrays = [pa.array(column, pa.string()) for column in by_column]
+        return arrays, [line for _, line, _ in found]
 
-        Raises: CsvProblem.
-        """
-        quote = self.dialect.quote
-        if not (self._skipping or self._pending or (quote and quote in text)):
-            quick = self._quick(text)
-            if quick is not None:
-                return quick
-        rows: list[Row] = []
-        lines: list[int] = []
-        for line in io.StringIO(text, newline=""):
-            row = self.take(line)
-            if row is not None:
-                rows.append(row)
-                lines.append(self._begun)
-        return rows, lines
-
-    def _quick(self, text: str) -> tuple[list[Row], list[int]] | None:
-        """Rows of lines without quotes, comments, blanks or trimming; None if there may be any."""
-        dialect = self.dialect
-        width = len(self._names)
-        if width == 1 or dialect.comment or dialect.trim_left or dialect.trim_right:
-            return None
-        if "\r" in text:
-            text = text.replace("\r\n", "\n").replace("\r", "\n")
-        lines = text.split("\n")
-        if not lines[-1]:
-            lines.pop()
-        sep = dialect.sep
-        rows = [line.split(sep) for line in lines]
-        if set(map(len, rows)) - {width} or width > dialect.max_columns:
-            return None
-        first = self._line
-        self._line += len(lines)
-        nulls = {"", dialect.null_value}
-        found: list[Row] = [[None if v in nulls else v for v in row] for row in rows]
-        return self._bounded(found, first), list(range(first, first + len(lines)))
-
-    def _bounded(self, rows: list[Row], line: int) -> list[Row]:
-        if self.dialect.max_chars >= 0:
-            for number, row in enumerate(rows):
-                self._check(row, line + number)
-        return rows
-
-    def take(self, line: str) -> Row | None:
-        """Add one line, including its end; returns the row that it completes, if any. Raises:
-        CsvProblem."""
-        dialect = self.dialect
-        number = self._line
-        self._line += 1
-        if self._skipping:
-            self._skipping = dialect.open_after(line, True)
-            return None
-        if self._pending:
-            self._pending.append(line)
-            self._size += len(line)
-            if self._size > MAX_RECORD:
-                raise self._never()
-            if dialect.quote not in line or dialect.open_after(line, True):
-                return None
-            text, self._pending = "".join(self._pending), []
-            return self._row(_without_end(text), self._begun)
-        bare = _without_end(line)
-        if not bare.strip(WHITE) and dialect.sep not in bare:
-            return None
-        if dialect.comment and bare.startswith(dialect.comment):
-            return None
-        self._begun = number
-        if dialect.quote and dialect.quote in line and dialect.open_after(line, False):
-            self._pending, self._size = [line], len(line)
-            return None
-        return self._row(bare, number)
-
-    @property
-    def begun(self) -> int:
-        """The line at which the last row started."""
-        return self._begun
-
-    def past(self, text: str, lines: int) -> tuple[str, int]:
-        """A text without its first lines, and how many of them are still to skip after it."""
-        at = 0
-        while lines and at < len(text):
-            found = _END.search(text, at)
-            at = len(text) if found is None else found.end()
-            lines -= 1
-            self._line += 1
-        return text[at:], lines
-
-    def first(self, text: str) -> tuple[Row, int] | None:
-        """The first row, if it ends in this text, and the number of lines up to its end.
-        Raises: CsvProblem."""
-        for line in io.StringIO(text, newline=""):
-            row = self.take(line)
-            if row is not None:
-                return row, self._line - 1
-        return None
-
-    def complete(self, text: str) -> Row | None:
-        """The row that continues in this text, if it ends in it; the rest is not parsed. Raises:
-        CsvProblem."""
-        for line in io.StringIO(text, newline=""):
-            row = self.take(line)
-            if not self._pending:
+    def first(self, texts: Iterable[str]) -> Row | None:
+        """The first row of a file; None if there is none."""
+        for text in texts:
+            text, self._rest = self._rest + text, ""
+            for row, _, _ in self._records(text):
                 return row
+        self.close()
         return None
 
     def close(self) -> None:
-        """End the text. Raises: CsvProblem if a row is incomplete."""
-        if self._pending:
-            raise self._never()
+        """End the text, which must not end within a row."""
+        if self.pending:
+            raise self._never(self._rest)
 
-    def _never(self) -> CsvProblem:
-        begun = self._pending[0]
-        return CsvProblem(
-            "a quoted value is not terminated",
-            self._begun,
-            found=_without_end(begun)[:120],
-            expected="a closing quote",
+    def _plain(self, text: str) -> list[pa.Array] | None:
+        """The columns of text without quotes, comments, blank lines and trimming; None if there may
+        be any, or an error, which is to be located."""
+        dialect, width = self._dialect, len(self._names)
+        if (
+            width == 1
+            or width > dialect.max_columns
+            or dialect.max_chars >= 0
+            or dialect.trim_left
+            or dialect.trim_right
+            or not (len(dialect.sep) == 1 and dialect.sep.isascii())
+            or any(sign and sign in text for sign in (dialect.quote, dialect.comment))
+            or not text
+            or text[0] == "\ufeff"  # which Arrow leaves out
+        ):
+            return None
+        data = text.encode()
+        names = [str(number) for number in range(width)]
+        try:
+            table = csv.read_csv(
+                pa.py_buffer(data),
+                csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=names),
+                csv.ParseOptions(delimiter=dialect.sep, quote_char=False),
+                csv.ConvertOptions(
+                    check_utf8=False,
+                    column_types=dict.fromkeys(names, pa.string()),
+                    null_values=["", dialect.null_value],
+                    strings_can_be_null=True,
+                ),
+            )
+        except pa.ArrowInvalid:
+            return None
+        if len(table) < lines_in(text) + (text[-1] not in "\r\n"):
+            return None  # a blank line
+        return [column.combine_chunks() for column in table.columns]
+
+    def _records(self, text: str) -> Iterator[tuple[Row, int, int]]:
+        """The rows of a text of whole lines, each with the line at which it starts, and its end. A
+        row that is incomplete is kept for the next text."""
+        dialect, at = self._dialect, 0
+        patterns = dialect.patterns
+        if self._inside:
+            rest = patterns.rest.match(text)
+            if rest is None:
+                self._rest = text
+                return
+            at, self._inside = rest.end(), False
+            self._line += lines_in(rest[0])
+        while at < len(text):
+            found = patterns.record.match(text, at)
+            if found is None:
+                self._require_open(text, at)
+                self._rest = text[at:]
+                return
+            line, at = self._line, found.end()
+            self._line += lines_in(found[0])
+            if found[1] is not None:
+                row = dialect.row(found[1])
+                self._check(row, line)
+                yield row, line, at
+
+    def _require_open(self, text: str, at: int) -> None:
+        """Check that a row is ambiguous only because it is incomplete."""
+        patterns, start, number = self._dialect.patterns, at, 0
+        while (found := patterns.value.match(text, at)) is not None:
+            number += 1
+            at = found.end() + len(self._dialect.sep)
+        begin = patterns.begin.match(text, at)
+        if begin is not None and patterns.closed.match(text, begin.end()) is None:
+            if len(text) - start > MAX_RECORD:
+                raise self._never(text[start:])
+            return
+        quote = f"as {self._dialect.escape}{self._dialect.quote}"
+        if self._dialect.doubled:
+            quote = f"doubled ({self._dialect.quote * 2})"
+        raise self._error(
+            "text follows a closing quote",
+            self._line + lines_in(text[start:at]),
+            self._name(number),
+            text[at : at + 60],
+            f"{self._dialect.sep!r} or the end of the line after a quoted value, and quotes inside "
+            f"it {quote}",
         )
 
-    def _row(self, text: str, line: int) -> Row:
-        try:
-            row = self.dialect.row(text, line)
-        except CsvProblem as problem:
-            if int(problem.column) <= len(self._names):
-                problem.column = self._names[int(problem.column) - 1]
-            raise
-        self._check(row, line)
-        return row
+    def _never(self, rest: str) -> StatementFailed:
+        found = re.split("[\r\n]", rest, maxsplit=1)[0][:120]
+        message = "a quoted value is not terminated"
+        return self._error(message, self._line, "", found, "a closing quote")
 
     def _check(self, row: Row, line: int) -> None:
-        names, dialect = self._names, self.dialect
+        names, dialect = self._names, self._dialect
         if names and len(row) != len(names):
-            more = len(row) > len(names)
-            raise CsvProblem(
+            raise self._error(
                 "a row does not have one value for each column",
                 line,
-                str(len(names) + 1) if more else names[len(row)],
+                self._name(min(len(row), len(names))),
                 f"{len(row)} values",
                 f"{len(names)}: {', '.join(names)}"[:300],
             )
         if len(row) > dialect.max_columns:
-            raise CsvProblem(
+            raise self._error(
                 "a row has more values than maxColumns allows",
                 line,
                 str(dialect.max_columns + 1),
                 f"{len(row)} values",
                 f"at most {dialect.max_columns}",
             )
-        if dialect.max_chars >= 0:
-            for number, value in enumerate(row):
-                if value is not None and len(value) > dialect.max_chars:
-                    raise CsvProblem(
-                        "a value is longer than maxCharsPerColumn allows",
-                        line,
-                        names[number] if names else str(number + 1),
-                        f"{len(value)} characters",
-                        f"at most {dialect.max_chars}",
-                    )
+        for number, value in enumerate(row if dialect.max_chars >= 0 else ()):
+            if value is not None and len(value) > dialect.max_chars:
+                raise self._error(
+                    "a value is longer than maxCharsPerColumn allows",
+                    line,
+                    self._name(number),
+                    f"{len(value)} characters",
+                    f"at most {dialect.max_chars}",
+                )
 
+    def _name(self, number: int) -> str:
+        return self._names[number] if number < len(self._names) else str(number + 1)
 
-def _without_end(line: str) -> str:
-    if line.endswith("\r\n"):
-        return line[:-2]
-    return line[:-1] if line.endswith(("\n", "\r")) else line
-
-
-def lines_in(text: str) -> int:
-    """The number of line ends."""
-    if "\r" not in text:
-        return text.count("\n")
-    return text.count("\n") + text.count("\r") - text.count("\r\n")
+    def _error(
+        self, message: str, line: int, column: str, found: str, expected: str
+    ) -> StatementFailed:
+        return StatementFailed(
+            message,
+            resource=place(self._path, line, column),
+            # On one line, since errors of Spark's workers are parsed by line.
+            found=found.replace("\r", "\\r").replace("\n", "\\n"),
+            expected=expected,
+            remedy="Correct the source, or its options",
+        )
 
 
 def part_effect(texts: Iterator[str], dialect: Dialect | None) -> tuple[int, bool, bool]:
@@ -438,3 +396,84 @@ def part_effect(texts: Iterator[str], dialect: Dialect | None) -> tuple[int, boo
                 outside = dialect.open_after(line, outside)
                 inside = outside if same else dialect.open_after(line, inside)
     return lines, outside, inside
+
+
+# The columns of a file.
+
+
+def csv_columns(
+    source: ListedSource,
+    path: str,
+    options: Mapping[str, str],
+    table: Sequence[str],
+    field: str,
+    folders: Sequence[FolderColumn] = (),
+) -> tuple[str, ...] | None:
+    """The names of the columns of a file, None for one without a row.
+
+    Args:
+        table: the table's columns, which a file without a header has in this order, without those
+            that come from `folders`.
+        field: the field of the resource that describes the source.
+    Raises: InvalidSpec, StatementFailed, SourceUnreadable, StorageError.
+    """
+    texts = read_text(source.store, path, options.get("encoding", "utf-8"))
+    first = CsvParser(Dialect.of(options), (), path).first(texts)
+    if first is None:
+        return None
+    file = f"{source.store.location}/{path}"
+    if has_header(options):
+        return _header(first, file)
+    below = {column.name.lower() for column in folders if column.overrides}
+    all_ = {column.name.lower() for column in folders}
+    table = [name for name in table if name.lower() not in below]
+    if len(first) != len(table):
+        shorter = [name for name in table if name.lower() not in all_]
+        if len(first) == len(shorter):
+            table = shorter
+    if len(first) != len(table):
+        raise InvalidSpec(
+            "a CSV source without a header has a different number of columns",
+            resource=file,
+            field=f"{field}.options.header",
+            found=len(first),
+            expected=str(len(table)),
+            remedy=f"If the first line names the columns, {HEADER.in_resource}",
+        )
+    if "header" not in options and _names_columns(first, table):
+        raise InvalidSpec(
+            "the first line of a CSV source names columns, and would be read as a row",
+            resource=file,
+            field=f"{field}.options.header",
+            found=", ".join(str(value) for value in first)[:300],
+            expected="the option header",
+            remedy=f"If the first line names the columns, {HEADER.in_resource}; "
+            f"{NO_HEADER.in_resource}",
+        )
+    return tuple(table)
+
+
+def has_header(options: Mapping[str, str]) -> bool:
+    """Whether the first row of each file names its columns."""
+    return options.get("header", "false").lower() == "true"
+
+
+def _header(row: Row, file: str) -> tuple[str, ...]:
+    names = tuple("" if name is None else name for name in row)
+    if "" in names:
+        raise InvalidSpec(
+            "a column of the header has no name",
+            resource=file,
+            found=", ".join(names)[:300],
+            expected="a name for each column",
+            remedy="Correct the header, or the separator (option sep)",
+        )
+    check_unique_names(names, file)
+    return names
+
+
+def _names_columns(row: Row, table: Sequence[str]) -> bool:
+    """Whether more than half of the values are names of the table's columns."""
+    known = {name.lower() for name in table}
+    names = sum(value is not None and value.strip().lower() in known for value in row)
+    return 2 * names > len(row)

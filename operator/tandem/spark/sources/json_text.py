@@ -1,14 +1,28 @@
-"""JSON text as values, line by line, and the fields of JSON lines. Pure."""
+"""JSON lines as Arrow arrays of texts, in the shape of a schema. Pure.
+
+Strict JSON takes a fast path. The extensions that Spark's reader accepts (by default or by an
+option: single quotes, comments, unquoted names and so on) are rewritten as strict JSON, token by
+token. Numbers keep their text, so that no digit is lost. A duplicate name in an object is an error:
+readers differ in which one they keep.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any, Literal
 
-# The fields of JSON lines and their types, where reading them without Spark leaves no doubt. Pure.
+import pyarrow as pa
+
+from tandem.errors import InvalidSpec, StatementFailed
+from tandem.spark.sources.text_files import WHITE, place, split_lines
+
+# The fields of JSON lines and their types, where reading them without Spark leaves no doubt.
 #
 # It must not guess: what it says decides whether a job is started.
 
@@ -88,21 +102,15 @@ def _type(kinds: set[str]) -> Inferred:
             return ""
 
 
-# JSON text as values, line by line. Pure; depends on no store and no Spark.
-#
-# Strict JSON takes a fast path. The extensions that Spark's reader accepts (by default or by an
-# option) are parsed here: single quotes, comments, unquoted names and so on. Numbers keep their
-# text, so that no digit is lost. A duplicate name in an object is an error: readers differ in which
-# one they keep.
+# The value of a line.
 
 
 JsonValue = Any
-"""None, bool, str, a list, or a dict. Numbers are `Number` from the thorough parser, which is used
-where the fast one cannot decide, and plain text from the fast one."""
+"""None, bool, str, a list, or a dict. Numbers are texts."""
 
 
 class Number(str):
-    """A number as written."""
+    """A number as written, where it must differ from a string."""
 
     __slots__ = ()
 
@@ -117,6 +125,17 @@ class JsonProblem(Exception):
         super().__init__(message)
         self.message, self.at, self.path = message, at, path
         self.found, self.expected = found, expected
+
+    def located(self, path: str, line: int) -> StatementFailed:
+        """The error for a line of a file."""
+        at = f" (character {self.at})" if self.at else ""
+        return StatementFailed(
+            f"{self.message}{at}",
+            resource=place(path, line, self.path),
+            found=self.found,
+            expected=self.expected,
+            remedy="Correct the source, or its options",
+        )
 
 
 @dataclass(frozen=True)
@@ -150,7 +169,11 @@ class JsonOptions:
 
 
 class _Repeated(Exception):
-    """A duplicate name in an object: the thorough parser reports its position."""
+    """A duplicate name in an object."""
+
+
+class _Pairs(list[tuple[str, JsonValue]]):
+    """An object with all of its fields."""
 
 
 def _object(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
@@ -160,57 +183,18 @@ def _object(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
     return found
 
 
-def _no_constant(text: str) -> str:
-    raise ValueError(text)
-
-
-_FAST = json.JSONDecoder(
-    object_pairs_hook=_object, parse_int=str, parse_float=str, parse_constant=str
+_COMMENT = r"/\*.*?\*/|//[^\r\n]*+"
+_TOKEN = re.compile(
+    rf"""(?P<string>"(?:[^"\\]|\\.)*+"|'(?:[^'\\]|\\.)*+')
+    |(?P<comment>{_COMMENT})
+    |(?P<number>-?[0-9]++(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?)
+    |(?P<name>[^\W\d][\w$]*+|\$[\w$]*+)(?=(?:[ \t\r\n]++|{_COMMENT})*+:)
+    |(?P<word>[+-]?[A-Za-z]++)
+    |(?P<other>.)""",
+    re.DOTALL | re.VERBOSE,
 )
-_STRICT = json.JSONDecoder(
-    object_pairs_hook=_object, parse_int=str, parse_float=str, parse_constant=_no_constant
-)
-
-
-def parse(line: str, lenient: JsonOptions) -> JsonValue:
-    """The single value of a line. Raises: JsonProblem."""
-    try:
-        return (_FAST if lenient.non_numeric else _STRICT).decode(line)
-    except (_Repeated, ValueError):
-        return parse_thoroughly(line, lenient)
-    except RecursionError:
-        raise JsonProblem("objects are nested too deeply", found=line[:60]) from None
-
-
-def parse_thoroughly(line: str, lenient: JsonOptions) -> JsonValue:
-    """Like `parse`, with numbers as `Number`. Raises: JsonProblem."""
-    try:
-        return _JsonParser(line, lenient).line()
-    except RecursionError:
-        raise JsonProblem("objects are nested too deeply", found=line[:60]) from None
-
-
-def compact(value: JsonValue) -> str:
-    """A value as JSON text without spaces, numbers as written; for `parse_thoroughly`."""
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{_quoted(k)}:{compact(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(compact, value)) + "]"
-    if isinstance(value, Number):
-        return str(value)
-    return _quoted(value) if isinstance(value, str) else json.dumps(value)
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
-
-
-_NUMBER = re.compile(r"-?(\d+)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
-_NAME = re.compile(r"[^\W\d][\w$]*|[$][\w$]*")
-_WORD = re.compile(r"[+-]?[A-Za-z]+")
-_BLANK = re.compile(r"[ \t\r\n]*")
-_COMMENT = re.compile(r"/\*(?s:.*?)\*/|//[^\r\n]*")
-_CONSTANTS: dict[str, JsonValue] = {"true": True, "false": False, "null": None}
+_ESCAPE = re.compile(r'\\(.)|"', re.DOTALL)
+_ZEROS = re.compile(r"^(-?)0+(?=[0-9])")
 _NON_NUMERIC = {
     "NaN": "NaN",
     "Infinity": "Infinity",
@@ -220,178 +204,339 @@ _NON_NUMERIC = {
     "+INF": "Infinity",
     "-INF": "-Infinity",
 }
-_ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_PROBLEMS = (
+    ("Unterminated", "a string is not terminated", "a closing quote"),
+    ("Invalid control", "a string contains a control character", "an escape, such as \\n"),
+    ("Invalid \\", "a string has an unknown escape", 'such as \\" or \\n'),
+)
 
 
-class _JsonParser:
-    def __init__(self, text: str, lenient: JsonOptions) -> None:
-        self._text = text
+class JsonParser:
+    """Parses lines. `numbers` is the type of numbers."""
+
+    def __init__(self, lenient: JsonOptions, numbers: type[str] = str) -> None:
         self._lenient = lenient
-        self._at = 0
+        decoder = partial(
+            json.JSONDecoder,
+            parse_int=numbers,
+            parse_float=numbers,
+            parse_constant=str if lenient.non_numeric else _refuse,
+            strict=not lenient.control_characters,
+        )
+        self._decode = decoder(object_pairs_hook=_object).decode
+        self._all_fields = decoder(object_pairs_hook=_Pairs).decode
 
-    def line(self) -> JsonValue:
-        value = self._value("")
-        self._blank()
-        if self._at < len(self._text):
-            another = self._peek() in "{["
-            raise self._problem(
-                "a line holds more than one value" if another else "text follows the value",
-                expected="one JSON object on each line",
+    def parse(self, line: str) -> JsonValue:
+        """The single value of a line. Raises: JsonProblem."""
+        try:
+            try:
+                return self._decode(line)
+            except (_Repeated, ValueError):
+                return self._decode_strict(line, self._decode)
+        except RecursionError:
+            raise JsonProblem("objects are nested too deeply", found=line[:60]) from None
+        except _Repeated:
+            self.check_fields(line, str)
+            raise
+
+    def check_fields(self, line: str, key: Callable[[str], str] = str.lower) -> None:
+        """Check that no object has a field twice, by the key of its name. Raises: JsonProblem."""
+        _check_once(self._decode_strict(line, self._all_fields), "", key)
+
+    def _decode_strict(self, line: str, decode: Callable[[str], JsonValue]) -> JsonValue:
+        """Decode a line that may have extensions to strict JSON."""
+        tokens = [*_TOKEN.finditer(line)]
+        texts = [self._strict(token) for token in tokens]
+        try:
+            return decode("".join(texts))
+        except json.JSONDecodeError as error:
+            raise _problem(line, tokens, texts, error) from error
+
+    def _strict(self, token: re.Match[str]) -> str:
+        """A token as strict JSON, if an option allows it."""
+        text, lenient = token[0], self._lenient
+        match token.lastgroup:
+            case "string" if text[0] == '"' or lenient.single_quotes:
+                return f'"{_ESCAPE.sub(self._escape, text[1:-1])}"'
+            case "comment" if lenient.comments:
+                return " "
+            case "number" if lenient.leading_zeros:
+                return _ZEROS.sub(r"\1", text)
+            case "name" if lenient.bare_names:
+                return f'"{text}"'
+            case "name" | "word" if text not in ("true", "false", "null"):
+                # Else no JSON, since the decoder accepts some of them without the option.
+                known = _NON_NUMERIC.get(text) if lenient.non_numeric else None
+                return f'"{known}"' if known else "?"
+            case _:
+                return text
+
+    def _escape(self, found: re.Match[str]) -> str:
+        sign = found[1]
+        if sign is None:
+            return '\\"'
+        lenient = self._lenient
+        known = sign in '"\\/bfnrtu'
+        allowed = lenient.any_escape or (sign == "'" and lenient.single_quotes)
+        return str(sign) if allowed and not known else found[0]
+
+
+def _problem(
+    line: str, tokens: list[re.Match[str]], texts: list[str], error: json.JSONDecodeError
+) -> JsonProblem:
+    """The error in the tokens' texts, at its place in the line."""
+    start, names, last = 0, [""], ""
+    at, inside = len(line), ""
+    for token, text in zip(tokens, texts, strict=True):
+        sign = token[0]
+        if start + len(text) > error.pos:
+            at = min(token.start() + error.pos - start, token.end())
+            inside = (token.lastgroup or "") if at > token.start() else ""
+            break
+        start += len(text)
+        if sign in ("{", "["):
+            names.append("")
+        elif sign in ("}", "]"):
+            del names[max(1, len(names) - 1) :]
+        elif sign == ",":
+            names[-1] = ""
+        elif sign == ":":
+            names[-1] = last
+        elif token.lastgroup in ("string", "name"):
+            last = text[1:-1]
+    message, expected = "a line is not JSON", error.msg.removeprefix("Expecting ")
+    found = line[at : at + 60]
+    if inside == "number":
+        message, expected = "a number begins with zero", "a valid JSON number"
+    elif error.msg == "Extra data":
+        another = found[:1] in ("{", "[")
+        message = "a line holds more than one value" if another else "text follows the value"
+        expected = "one JSON object on each line"
+    for begin, better, remedy in _PROBLEMS:
+        if error.msg.startswith(begin):
+            message, expected = better, remedy
+    if not found:
+        found, expected = "the end of the line", f"{expected}: each object is on one line"
+    path = ".".join(filter(None, names))
+    return JsonProblem(message, at=at + 1, path=path, found=found, expected=expected)
+
+
+def _check_once(value: JsonValue, path: str, key: Callable[[str], str]) -> None:
+    if isinstance(value, _Pairs):
+        counts = Counter(key(name) for name, _ in value)
+        for name, inner in value:
+            here = f"{path}.{name}" if path else name
+            if counts[key(name)] > 1:
+                names = [n for n, _ in value if key(n) == key(name)]
+                raise _twice(names, here)
+            _check_once(inner, here, key)
+    elif isinstance(value, list):
+        for element in value:
+            _check_once(element, path, key)
+
+
+def _twice(names: list[str], path: str) -> JsonProblem:
+    differ = ", in different case" if len(set(names)) > 1 else ""
+    return JsonProblem(
+        f"an object has a field twice{differ}",
+        path=path,
+        found=", ".join(names),
+        expected="each field once",
+    )
+
+
+def compact(value: JsonValue) -> str:
+    """A value as JSON text without spaces, numbers (as `Number`) as written."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{_quoted(k)}:{compact(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(compact, value)) + "]"
+    if isinstance(value, Number):
+        return str(value)
+    # So are numbers that JSON does not have.
+    return _quoted(value) if isinstance(value, str) else json.dumps(value)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+# The rows of lines.
+#
+# Names are case-insensitive, like all column names; a name that the schema lacks, an object with a
+# name in two cases, and a value of another kind (an object for an array) are errors.
+
+
+class _Unknown(JsonProblem):
+    """A field that the schema lacks."""
+
+    def located(self, path: str, line: int) -> StatementFailed:
+        raise InvalidSpec(
+            self.message,
+            resource=place(path, line, self.path),
+            found=self.found,
+            expected=self.expected,
+            remedy="Add the columns to the table, or leave them out of the source",
+        )
+
+
+class _NumbersNeeded(Exception):
+    """An object or array is a text: its numbers must differ from strings."""
+
+
+_NO_TEXT = (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeEncodeError)
+
+
+class JsonRows:
+    """The rows of one file.
+
+    Args:
+        shape: that of a row: structs, arrays and maps of texts.
+        path: the file, for errors.
+    """
+
+    def __init__(self, shape: pa.StructType, lenient: JsonOptions, path: str) -> None:
+        self._shape = shape
+        self._lenient = lenient
+        self._path = path
+        self._numbers: type[str] = str
+        self._exact: set[tuple[str, ...]] = set()
+
+    def batch(self, text: str, first: int) -> tuple[list[Any], list[int]]:
+        """Arrow arrays, one per field, of whole lines, and the line of each row. `first`: the
+        number of the first line.
+
+        Raises: StatementFailed; InvalidSpec for a field that the schema lacks.
+        """
+        try:
+            return self._batch(text, first)
+        except _NumbersNeeded:
+            self._numbers = Number  # for the rest of the file, too
+            return self._batch(text, first)
+
+    def _batch(self, text: str, first: int) -> tuple[list[Any], list[int]]:
+        rows: list[dict[str, Any]] = []
+        lines: list[int] = []
+        parse, exact = JsonParser(self._lenient, self._numbers).parse, self._exact
+        for number, line in enumerate(split_lines(text), first):
+            try:
+                value = parse(line)
+                if type(value) is dict:
+                    rows.append(value if tuple(value) in exact else self._known(value))
+                    lines.append(number)
+                    continue
+                found = self._elements(value, line)
+            except JsonProblem as problem:
+                if not line.strip(WHITE):
+                    continue
+                raise problem.located(self._path, number) from problem
+            rows += found
+            lines += [number] * len(found)
+        columns = []
+        for field in self._shape:
+            column = [row.get(field.name) for row in rows]
+            columns.append(self._array(field, column, lines))
+        return columns, lines
+
+    def _elements(self, value: JsonValue, line: str) -> list[dict[str, Any]]:
+        """Spark reads the objects of an array as rows."""
+        if not isinstance(value, list) or not all(isinstance(e, dict) for e in value):
+            raise JsonProblem(
+                "a line is not an object", found=line[:60], expected="one JSON object on each line"
             )
-        return value
+        return [self._known(element) for element in value]
 
-    def _peek(self) -> str:
-        return self._text[self._at : self._at + 1]
-
-    def _problem(self, message: str, path: str = "", expected: str = "") -> JsonProblem:
-        found = self._text[self._at : self._at + 60]
-        if not found:
-            found, expected = "the end of the line", f"{expected}: each object is on one line"
-        return JsonProblem(message, at=self._at + 1, path=path, found=found, expected=expected)
-
-    def _blank(self) -> None:
-        while True:
-            found = _BLANK.match(self._text, self._at)
-            assert found is not None
-            self._at = found.end()
-            comment = _COMMENT.match(self._text, self._at) if self._lenient.comments else None
-            if comment is None:
-                return
-            self._at = comment.end()
-
-    def _value(self, path: str) -> JsonValue:
-        self._blank()
-        sign = self._peek()
-        if sign == "{":
-            return self._members(path)
-        if sign == "[":
-            return self._elements(path)
-        if sign == '"' or (sign == "'" and self._lenient.single_quotes):
-            return self._string(path)
-        number = _NUMBER.match(self._text, self._at)
-        if number is not None:
-            return self._number(number, path)
-        word = _WORD.match(self._text, self._at)
-        if word is not None:
-            text = word[0]
-            if text in _CONSTANTS:
-                self._at = word.end()
-                return _CONSTANTS[text]
-            if text in _NON_NUMERIC and self._lenient.non_numeric:
-                self._at = word.end()
-                # Quoted in `compact`: JSON has no such number.
-                return _NON_NUMERIC[text]
-        raise self._problem("a line is not JSON", path, "a value")
-
-    def _number(self, found: re.Match[str], path: str) -> Number:
-        whole = found[1]
-        if len(whole) > 1 and whole.startswith("0"):
-            if not self._lenient.leading_zeros:
-                raise self._problem("a number begins with zero", path, "a valid JSON number")
-            sign = "-" if found[0].startswith("-") else ""
-            rest = found[0][len(sign) :].lstrip("0")
-            text = sign + (rest if rest[:1].isdigit() else f"0{rest}")
-        else:
-            text = found[0]
-        self._at = found.end()
-        return Number(text)
-
-    def _members(self, path: str) -> dict[str, JsonValue]:
-        self._at += 1
-        members: dict[str, JsonValue] = {}
-        self._blank()
-        if self._peek() == "}":
-            self._at += 1
-            return members
-        while True:
-            self._blank()
-            begun = self._at
-            name = self._name(path)
-            inner = f"{path}.{name}" if path else name
-            if name in members:
-                self._at = begun
-                raise self._problem("an object has a field twice", inner, "each field once")
-            self._blank()
-            if self._peek() != ":":
-                raise self._problem("a line is not JSON", inner, "a colon")
-            self._at += 1
-            members[name] = self._value(inner)
-            if not self._more("}", path):
-                return members
-
-    def _elements(self, path: str) -> list[JsonValue]:
-        self._at += 1
-        elements: list[JsonValue] = []
-        self._blank()
-        if self._peek() == "]":
-            self._at += 1
-            return elements
-        while True:
-            elements.append(self._value(path))
-            if not self._more("]", path):
-                return elements
-
-    def _more(self, end: str, path: str) -> bool:
-        self._blank()
-        sign = self._peek()
-        if sign not in (",", end):
-            raise self._problem("a line is not JSON", path, f"a comma or {end}")
-        self._at += 1
-        return sign == ","
-
-    def _name(self, path: str) -> str:
-        sign = self._peek()
-        if sign == '"' or (sign == "'" and self._lenient.single_quotes):
-            return self._string(path)
-        bare = _NAME.match(self._text, self._at) if self._lenient.bare_names else None
-        if bare is None:
-            raise self._problem("a line is not JSON", path, "a name in quotes")
-        self._at = bare.end()
-        return bare[0]
-
-    def _string(self, path: str) -> str:
-        mark = self._peek()
-        self._at += 1
-        out: list[str] = []
-        while True:
-            sign = self._peek()
-            if not sign:
-                raise self._problem("a string is not terminated", path, mark)
-            if sign == mark:
-                self._at += 1
-                return "".join(out)
-            if sign == "\\":
-                out.append(self._escape(path))
-                continue
-            if sign < " " and not self._lenient.control_characters:
-                raise self._problem(
-                    "a string contains a control character", path, "an escape, such as \\n"
-                )
-            out.append(sign)
-            self._at += 1
-
-    def _escape(self, path: str) -> str:
-        sign = self._text[self._at + 1 : self._at + 2]
-        if sign == "u":
-            return self._unicode(path)
-        known = _ESCAPES.get(sign)
-        if known is None:
-            if not sign or not (
-                self._lenient.any_escape or (sign == "'" and self._lenient.single_quotes)
-            ):
-                raise self._problem("a string has an unknown escape", path, 'such as \\" or \\n')
-            known = sign
-        self._at += 2
+    def _known(self, value: dict[str, Any]) -> dict[str, Any]:
+        """An object with the schema's names."""
+        known = _renamed(value, self._shape, "")
+        if known is value:
+            self._exact.add(tuple(value))
         return known
 
-    def _unicode(self, path: str) -> str:
-        found = re.compile(r"\\u([0-9A-Fa-f]{4})").match(self._text, self._at)
-        if found is None:
-            raise self._problem("a string has an unknown escape", path, "\\u and four hex digits")
-        self._at = found.end()
-        code = int(found[1], 16)
-        low = re.compile(r"\\u([dD][c-fC-F][0-9A-Fa-f]{2})").match(self._text, self._at)
-        if 0xD800 <= code < 0xDC00 and low is not None:
-            self._at = low.end()
-            return chr(0x10000 + ((code - 0xD800) << 10) + int(low[1], 16) - 0xDC00)
-        return chr(code)
+    def _array(self, field: pa.Field, column: list[Any], lines: list[int]) -> pa.Array:
+        if pa.types.is_string(field.type):
+            with suppress(*_NO_TEXT):
+                return pa.array(column, field.type)
+            booleans = {True: "true", False: "false"}
+            with suppress(*_NO_TEXT):
+                texts = [booleans[v] if isinstance(v, bool) else v for v in column]
+                return pa.array(texts, field.type)
+        found = []
+        for value, number in zip(column, lines, strict=True):
+            try:
+                found.append(self._text(value, field.type, field.name))
+            except JsonProblem as problem:
+                raise problem.located(self._path, number) from problem
+        return pa.array(found, field.type)
+
+    def _text(self, value: JsonValue, shape: pa.DataType, path: str) -> Any:
+        """A value with texts at its leaves. Raises: JsonProblem, _NumbersNeeded."""
+        match value:
+            case None:
+                return None
+            case dict() if pa.types.is_struct(shape):
+                fields = _renamed(value, shape, f"{path}.")
+                return {
+                    f.name: self._text(fields.get(f.name), f.type, f"{path}.{f.name}")
+                    for f in shape
+                }
+            case list() if pa.types.is_list(shape):
+                return [self._text(v, shape.value_type, f"{path}.element") for v in value]
+            case dict() if pa.types.is_map(shape):
+                return [
+                    (_encodable(k, path), self._text(v, shape.item_type, f"{path}.value"))
+                    for k, v in value.items()
+                ]
+            case _ if not pa.types.is_string(shape):
+                kinds = {dict: "an object", list: "an array", bool: "true or false"}
+                raise JsonProblem(
+                    "a value is of another kind than its column",
+                    path=path,
+                    found=kinds.get(type(value), "a single value"),
+                    expected="an array" if pa.types.is_list(shape) else "an object",
+                )
+            case bool():
+                return "true" if value else "false"
+            case str():
+                return _encodable(value, path)
+            case _:
+                if self._numbers is str:
+                    raise _NumbersNeeded
+                return _encodable(compact(value), path)
+
+
+@lru_cache(maxsize=64)
+def _fields(shape: pa.StructType) -> Mapping[str, pa.Field]:
+    return {field.name.lower(): field for field in shape}
+
+
+def _renamed(value: dict[str, Any], shape: pa.StructType, above: str) -> dict[str, Any]:
+    """An object with the schema's names; the same object if it has them already."""
+    known = _fields(shape)
+    result: dict[str, Any] = {}
+    for name, inner in value.items():
+        field = known.get(name.lower())
+        if field is None:
+            raise _Unknown(
+                "the source has columns that the table lacks",
+                path=above + name,
+                found=above + name,
+                expected=", ".join(above + field.name for field in shape)[:300],
+            )
+        if field.name in result:
+            raise _twice([n for n in value if n.lower() == name.lower()], above + field.name)
+        result[field.name] = inner
+    return value if result.keys() == value.keys() else result
+
+
+def _encodable(text: str, path: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise JsonProblem(
+            "a string contains half a character (a lone surrogate)",
+            path=path,
+            found=ascii(text)[:60],
+            expected="whole characters",
+        ) from None
+    return text

@@ -1,7 +1,7 @@
 """The source of an ingest or a merge as DataFrames: files are listed and read through our store.
 
 CSV and JSON are parsed by our own code, since an error must name file, line and column
-(`records.py`), and cast by Spark; Parquet and Delta are decoded by our reader. All bytes come
+(`text_records.py`), and cast by Spark; Parquet and Delta are decoded by our reader. All bytes come
 through `tandem.storage`, so that a source on S3 needs no Hadoop jar and no second credentials.
 Files of one source may differ in columns: each group of files with the same columns becomes a
 separate DataFrame.
@@ -95,18 +95,14 @@ def read(
         files = delta_files(control.spec.table, job, wanted)
         return [_placed(control, spark, files, places=places)]
     source = open_source(control) if source is None else source
-    match job.source_format:
-        case "Parquet":
-            return list(_parquet(control, spark, source, schema, places=places))
-        case "Csv":
-            from tandem.spark.sources.text_frames import read_csv  # imports Spark
+    if job.source_format == "Parquet":
+        return list(_parquet(control, spark, source, schema, places=places))
+    from tandem.spark.sources.text_frames import TextSource  # imports Spark
 
-            found = read_csv(control, spark, source, options, schema, places=places)
-            return [SourceRows(*group) for group in found]
-        case _:
-            from tandem.spark.sources.text_frames import read_json  # imports Spark
-
-            return [SourceRows(*read_json(control, spark, source, options, schema, places=places))]
+    texts = TextSource(control, spark, source, options, schema, places)
+    if job.source_format == "Csv":
+        return [SourceRows(*group) for group in texts.csv()]
+    return [SourceRows(*texts.json())]
 
 
 @dataclass(frozen=True)
