@@ -16,8 +16,8 @@ from typer.models import CommandInfo
 import tandem
 from tandem.cli.commands import tables
 from tandem.cli.commands.arguments import (
-    Timestamp,
-    Version,
+    TIMESTAMP,
+    VERSION,
     command,
     names_in,
     on_rows,
@@ -143,8 +143,8 @@ def plan(
 def scan(
     target: Target,
     *,
-    version: Version = None,
-    timestamp: Timestamp = None,
+    version: int | None = VERSION,
+    timestamp: str | None = TIMESTAMP,
     columns: str | None = option(None, "Only these columns.", metavar="A,B"),
     where: str | None = option(
         None, "Only rows for which this Spark SQL condition is true.", metavar="EXPR"
@@ -203,7 +203,7 @@ def timeline(
     target: Target,
     *,
     output: OutputOption = Output.TABLE,
-    version: Version = None,
+    version: int | None = VERSION,
     first: str | None = option(
         None, "Only what is at or after this time, in UTC.", "--from", metavar="TIME"
     ),

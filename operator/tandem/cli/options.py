@@ -24,6 +24,11 @@ def option(default: Any, text: str, *flags: str, **more: Any) -> Any:
     return typer.Option(default, *flags, help=text, **more)
 
 
+def argument(default: Any, metavar: str, text: str, **more: Any) -> Any:
+    """As `option`, for a parameter that is given by its place."""
+    return typer.Argument(default, metavar=metavar, help=text, **more)
+
+
 class Command:
     """What typer takes for a command: calls `run`, with the documentation of `function`, and with
     the parameters that `parameters` returns. `function` can be called from Python with all of its

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tandem.cli.commands.arguments import Version, on_table
+from tandem.cli.commands.arguments import VERSION, on_table
 from tandem.cli.errors import Exit, say
 from tandem.cli.options import option
 from tandem.cli.output import (
@@ -50,7 +50,7 @@ def segments(
     table: Target,
     *,
     output: OutputOption = Output.TABLE,
-    version: Version = None,
+    version: int | None = VERSION,
     every: bool = option(False, "Also former segments that the log still has.", "--all"),
 ) -> Exit:
     """List segments: level, status, interval, load time, size, deleted rows."""
@@ -125,7 +125,9 @@ def _in_words(name: str) -> str:
 
 @table_app.command(short_help="Show version, size, columns and protocol.")
 @on_table
-def show(table: Target, *, output: OutputOption = Output.TABLE, version: Version = None) -> Exit:
+def show(
+    table: Target, *, output: OutputOption = Output.TABLE, version: int | None = VERSION
+) -> Exit:
     """Show a table's version, size, columns and protocol."""
     import pyarrow.compute as pc
 

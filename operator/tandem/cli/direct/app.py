@@ -7,101 +7,61 @@ which field of it each option fills.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 from tandem.cli.commands.arguments import (
-    CloneSources,
-    OptionalFilenames,
-    StoreOptions,
-    TableArgument,
+    CLONE_SOURCES,
+    STORE_OPTIONS,
+    TABLE,
+    TABLE_FILES,
     names_in,
     opened,
 )
 from tandem.cli.errors import errors_to_exit
-from tandem.cli.options import Command, option, within
+from tandem.cli.options import Command, argument, option, within
 from tandem.cli.output import Output
 from tandem.spec.update import SourceFormat
 
 if TYPE_CHECKING:
     from tandem.cli.direct.resources import DirectOperation
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only plan; change nothing.")]
-DirectOutput = Annotated[
-    Output,
-    typer.Option(
-        "-o",
-        "--output",
-        help="Output format; yaml prints the resources for `tandem run -f`, and runs nothing.",
-    ),
-]
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Hide progress.")]
-TargetFileSize = Annotated[
-    str | None,
-    typer.Option(
-        "--target-file-size", metavar="SIZE", help="Target size of output files; 128Mi by default."
-    ),
-]
-FileFilter = Annotated[
-    str | None,
-    typer.Option(
-        "--where",
-        metavar="EXPR",
-        help="Only files that may hold matching rows, by statistics and partition values.",
-    ),
-]
-Columns = Annotated[
-    str,
-    typer.Argument(
-        metavar="COLUMNS",
-        help="Columns to order by, separated by commas; in backquotes as in SQL.",
-    ),
-]
-Rows = Annotated[
-    str,
-    typer.Option("--where", metavar="EXPR", help="A Spark SQL condition; `true` selects all rows."),
-]
-EnableDeletionVectors = Annotated[
-    bool,
-    typer.Option(
-        "--enable-deletion-vectors",
-        help="Enable deletion vectors if the table lacks them: deletes and updates then write "
-        "these instead of rewriting files. It upgrades the table's protocol: old readers may then "
-        "refuse it.",
-    ),
-]
-From = Annotated[
-    str, typer.Option("--from", metavar="SOURCE", help="URL or path of a file, folder or table.")
-]
-Format = Annotated[
-    SourceFormat | None,
-    typer.Option(
-        "--format",
-        case_sensitive=False,
-        help="Format of the source; by default inferred from its name.",
-    ),
-]
-SourceOptions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--source-option",
-        metavar="KEY=VALUE",
-        help="Spark's option for reading the source, such as header=true; repeatable.",
-    ),
-]
-SourceVersion = Annotated[
-    int | None,
-    typer.Option(
-        "--source-version", min=0, help="Version of a Delta source; the latest by default."
-    ),
-]
-Assignments = Annotated[
-    list[str],
-    typer.Option(
-        "--set", metavar="COLUMN=EXPR", help="New value of a column, in Spark SQL; repeatable."
-    ),
-]
+DRY_RUN = option(False, "Only plan; change nothing.", "--dry-run")
+OUTPUT = option(
+    Output.TABLE,
+    "Output format; yaml prints the resources for `tandem run -f`, and runs nothing.",
+    "-o",
+    "--output",
+)
+QUIET = option(False, "Hide progress.", "-q", "--quiet")
+TARGET_FILE_SIZE = option(None, "Target size of output files; 128Mi by default.", metavar="SIZE")
+FILE_FILTER = option(
+    None,
+    "Only files that may hold matching rows, by statistics and partition values.",
+    metavar="EXPR",
+)
+COLUMNS = argument(
+    ..., "COLUMNS", "Columns to order by, separated by commas; in backquotes as in SQL."
+)
+ROWS = option(..., "A Spark SQL condition; `true` selects all rows.", metavar="EXPR")
+ENABLE_DELETION_VECTORS = option(
+    False,
+    "Enable deletion vectors if the table lacks them: deletes and updates then write these instead "
+    "of rewriting files. It upgrades the table's protocol: old readers may then refuse it.",
+)
+FROM = option(..., "URL or path of a file, folder or table.", "--from", metavar="SOURCE")
+FORMAT = option(
+    None, "Format of the source; by default inferred from its name.", "--format",
+    case_sensitive=False,
+)  # fmt: skip
+SOURCE_OPTIONS = option(
+    None,
+    "Spark's option for reading the source, such as header=true; repeatable.",
+    "--source-option",
+    metavar="KEY=VALUE",
+)
+SOURCE_VERSION = option(None, "Version of a Delta source; the latest by default.", min=0)
 
 
 def _direct(asked: Callable[..., DirectOperation]) -> Command:
@@ -109,14 +69,14 @@ def _direct(asked: Callable[..., DirectOperation]) -> Command:
 
     def run(
         context: typer.Context,
-        location: TableArgument,
+        location: str = TABLE,
         *,
-        dry_run: DryRun = False,
-        output: DirectOutput = Output.TABLE,
-        quiet: Quiet = False,
-        files: OptionalFilenames = None,
-        options: StoreOptions = None,
-        clone_sources: CloneSources = None,
+        dry_run: bool = DRY_RUN,
+        output: Output = OUTPUT,
+        quiet: bool = QUIET,
+        files: list[str] | None = TABLE_FILES,
+        options: list[str] | None = STORE_OPTIONS,
+        clone_sources: list[str] | None = CLONE_SOURCES,
         **own: Any,
     ) -> None:
         with opened(location, files, options, clone_sources) as target:
@@ -130,7 +90,7 @@ def _direct(asked: Callable[..., DirectOperation]) -> Command:
 
 @_direct
 def compact(
-    *, where: FileFilter = None, target_file_size: TargetFileSize = None
+    *, where: str | None = FILE_FILTER, target_file_size: str | None = TARGET_FILE_SIZE
 ) -> DirectOperation:
     """Rewrite small files as larger ones: OPTIMIZE.
 
@@ -142,7 +102,10 @@ def compact(
 
 @_direct
 def zorder(
-    *, columns: Columns, where: FileFilter = None, target_file_size: TargetFileSize = None
+    *,
+    columns: str = COLUMNS,
+    where: str | None = FILE_FILTER,
+    target_file_size: str | None = TARGET_FILE_SIZE,
 ) -> DirectOperation:
     """Cluster rows by several columns at once: OPTIMIZE … ZORDER BY.
 
@@ -154,7 +117,10 @@ def zorder(
 
 @_direct
 def sort(
-    *, columns: Columns, where: FileFilter = None, target_file_size: TargetFileSize = None
+    *,
+    columns: str = COLUMNS,
+    where: str | None = FILE_FILTER,
+    target_file_size: str | None = TARGET_FILE_SIZE,
 ) -> DirectOperation:
     """Sort rows by columns, the first one first.
 
@@ -166,9 +132,11 @@ def sort(
 @_direct
 def update(
     *,
-    where: Rows,
-    assignments: Assignments,
-    enable_deletion_vectors: EnableDeletionVectors = False,
+    where: str = ROWS,
+    assignments: list[str] = option(
+        ..., "New value of a column, in Spark SQL; repeatable.", "--set", metavar="COLUMN=EXPR"
+    ),
+    enable_deletion_vectors: bool = ENABLE_DELETION_VECTORS,
 ) -> DirectOperation:
     """Update rows, beside compactions and other writers."""
     from tandem.cli.direct import resources
@@ -183,7 +151,7 @@ def update(
 
 @_direct
 def delete(
-    *, where: Rows, enable_deletion_vectors: EnableDeletionVectors = False
+    *, where: str = ROWS, enable_deletion_vectors: bool = ENABLE_DELETION_VECTORS
 ) -> DirectOperation:
     """Delete rows, beside compactions and other writers."""
     from tandem.cli.direct.resources import DirectOperation
@@ -199,7 +167,7 @@ def delete(
 @_direct
 def merge(
     *,
-    from_: From,
+    from_: str = FROM,
     on: str = option(
         ..., "Which rows match; t is the table, s the source: 't.id = s.id'.", metavar="EXPR"
     ),
@@ -216,10 +184,10 @@ def merge(
         "Delete rows that match and for which this is true, such as s.op = 'D'.",
         metavar="EXPR",
     ),
-    format_: Format = None,
-    source_options: SourceOptions = None,
-    source_version: SourceVersion = None,
-    enable_deletion_vectors: EnableDeletionVectors = False,
+    format_: SourceFormat | None = FORMAT,
+    source_options: list[str] | None = SOURCE_OPTIONS,
+    source_version: int | None = SOURCE_VERSION,
+    enable_deletion_vectors: bool = ENABLE_DELETION_VECTORS,
 ) -> DirectOperation:
     """Merge a source into the table, beside other writers.
 
@@ -251,11 +219,11 @@ def merge(
 @_direct
 def ingest(
     *,
-    from_: From,
-    format_: Format = None,
-    source_options: SourceOptions = None,
-    source_version: SourceVersion = None,
-    target_file_size: TargetFileSize = None,
+    from_: str = FROM,
+    format_: SourceFormat | None = FORMAT,
+    source_options: list[str] | None = SOURCE_OPTIONS,
+    source_version: int | None = SOURCE_VERSION,
+    target_file_size: str | None = TARGET_FILE_SIZE,
 ) -> DirectOperation:
     """Append the rows of a source."""
     from tandem.cli.direct import resources
@@ -270,20 +238,17 @@ def ingest(
 
 def maintain(
     context: typer.Context,
-    location_or_file: Annotated[
-        str,
-        typer.Argument(
-            metavar="LOCATION_OR_FILE",
-            help="A file with LakeTables, or URL or path of a table, which is compacted and "
-            "cleaned.",
-        ),
-    ],
-    dry_run: DryRun = False,
-    output: DirectOutput = Output.TABLE,
-    quiet: Quiet = False,
-    files: OptionalFilenames = None,
-    options: StoreOptions = None,
-    clone_sources: CloneSources = None,
+    location_or_file: str = argument(
+        ...,
+        "LOCATION_OR_FILE",
+        "A file with LakeTables, or URL or path of a table, which is compacted and cleaned.",
+    ),
+    dry_run: bool = DRY_RUN,
+    output: Output = OUTPUT,
+    quiet: bool = QUIET,
+    files: list[str] | None = TABLE_FILES,
+    options: list[str] | None = STORE_OPTIONS,
+    clone_sources: list[str] | None = CLONE_SOURCES,
 ) -> None:
     """Do once what an operator would do now: for cron or Airflow.
 

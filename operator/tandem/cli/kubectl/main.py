@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from tandem.cli.errors import Exit
 from tandem.cli.kubectl import completion
 from tandem.cli.kubectl.arguments import Flags, connected, parse_table
-from tandem.cli.options import option
+from tandem.cli.options import argument, option
 from tandem.cli.output import Output, OutputOption, prepare_streams
 
 _HELP = """Inspect and control Tandem's operations on Delta Lake tables.
@@ -36,21 +35,14 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-TableName = Annotated[
-    str | None,
-    typer.Argument(metavar="TABLE", help="Only this LakeTable.", autocompletion=completion.tables),
-]
-OperationName = Annotated[
-    str,
-    typer.Argument(
-        metavar="KIND/NAME",
-        help="An operation, as in TableCompaction/nightly.",
-        autocompletion=completion.operations,
-    ),
-]
-Timeout = Annotated[
-    str | None, typer.Option("--timeout", metavar="DURATION", help="Timeout: 30s, 10m.")
-]
+TABLE = argument(None, "TABLE", "Only this LakeTable.", autocompletion=completion.tables)
+OPERATION = argument(
+    ...,
+    "KIND/NAME",
+    "An operation, as in TableCompaction/nightly.",
+    autocompletion=completion.operations,
+)
+TIMEOUT = option(None, "Timeout: 30s, 10m.", metavar="DURATION")
 
 
 def _seconds(option: str, text: str | None) -> float | None:
@@ -74,7 +66,7 @@ def common(_: Flags) -> Exit:
 def status(
     flags: Flags,
     *,
-    name: TableName = None,
+    name: str | None = TABLE,
     output: OutputOption = Output.TABLE,
     watch: bool = option(False, "Update it as it changes, until Ctrl-C.", "-w", "--watch"),
 ) -> Exit:
@@ -93,14 +85,12 @@ def status(
 def plan(
     flags: Flags,
     *,
-    resources: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="KIND/NAME",
-            help="An existing resource; also a LakeTable.",
-            autocompletion=completion.operations,
-        ),
-    ] = None,
+    resources: list[str] | None = argument(
+        None,
+        "KIND/NAME",
+        "An existing resource; also a LakeTable.",
+        autocompletion=completion.operations,
+    ),
     files: list[str] | None = option(
         None,
         "File or folder of operations, or - for standard input; repeatable.",
@@ -133,7 +123,7 @@ def plan(
 
 @app.command()
 @connected(everywhere=True)
-def locks(flags: Flags, *, name: TableName = None, output: OutputOption = Output.TABLE) -> Exit:
+def locks(flags: Flags, *, name: str | None = TABLE, output: OutputOption = Output.TABLE) -> Exit:
     """Show which operations hold segments, and which wait for them."""
     from tandem.cli.kubectl import commands
 
@@ -145,10 +135,7 @@ def locks(flags: Flags, *, name: TableName = None, output: OutputOption = Output
 def history(
     flags: Flags,
     *,
-    name: Annotated[
-        str,
-        typer.Argument(metavar="TABLE", help="A LakeTable.", autocompletion=completion.tables),
-    ],
+    name: str = argument(..., "TABLE", "A LakeTable.", autocompletion=completion.tables),
     output: OutputOption = Output.TABLE,
     limit: int = option(30, "Maximum number of lines.", min=1),
 ) -> Exit:
@@ -168,7 +155,7 @@ def history(
 def report(
     flags: Flags,
     *,
-    name: TableName = None,
+    name: str | None = TABLE,
     file: Path | None = option(
         None, "Output file, instead of standard output.", "-f", "--filename"
     ),
@@ -197,9 +184,9 @@ def report(
 def retry(
     flags: Flags,
     *,
-    resource: OperationName,
+    resource: str = OPERATION,
     wait: bool = option(False, "Wait until it has ended."),
-    timeout: Timeout = None,
+    timeout: str | None = TIMEOUT,
 ) -> Exit:
     """Run a failed operation once more."""
     from tandem.cli.kubectl import commands
@@ -210,7 +197,7 @@ def retry(
 
 @app.command()
 @connected()
-def suspend(flags: Flags, *, resource: OperationName) -> Exit:
+def suspend(flags: Flags, *, resource: str = OPERATION) -> Exit:
     """Suspend an operation.
 
     Its job ends, and none of its changes becomes visible.
@@ -222,7 +209,7 @@ def suspend(flags: Flags, *, resource: OperationName) -> Exit:
 
 @app.command()
 @connected()
-def resume(flags: Flags, *, resource: OperationName) -> Exit:
+def resume(flags: Flags, *, resource: str = OPERATION) -> Exit:
     """Resume a suspended operation.
 
     Its job starts again.
@@ -234,7 +221,7 @@ def resume(flags: Flags, *, resource: OperationName) -> Exit:
 
 @app.command()
 @connected()
-def wait(flags: Flags, *, resource: OperationName, timeout: Timeout = None) -> Exit:
+def wait(flags: Flags, *, resource: str = OPERATION, timeout: str | None = TIMEOUT) -> Exit:
     """Wait until an operation has ended.
 
     It also returns after a failure, unlike `kubectl wait --for=condition=Succeeded`.
