@@ -1,13 +1,13 @@
 """The commands that do one thing to one table, and their options.
 
 `COMMANDS` is the list of them: an entry turns its options into the spec of a resource, and says
-which field of it each option fills.
+which field of it each option fills (`Typed`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import typer
 
@@ -19,13 +19,11 @@ from tandem.cli.commands.arguments import (
     names_in,
     opened,
 )
+from tandem.cli.direct.resources import DirectOperation, Typed, assignments, merge_spec, source
 from tandem.cli.errors import errors_to_exit
 from tandem.cli.options import Command, argument, option, within
 from tandem.cli.output import Output
 from tandem.spec.update import SourceFormat
-
-if TYPE_CHECKING:
-    from tandem.cli.direct.resources import DirectOperation
 
 DRY_RUN = option(False, "Only plan; change nothing.", "--dry-run")
 OUTPUT = option(
@@ -97,7 +95,7 @@ def compact(
     Other writers need not stop. Files that are large enough and have few deleted rows are left
     alone.
     """
-    return _compaction(where, target_file_size)
+    return _compaction(where, target_file_size, None)
 
 
 @_direct
@@ -112,7 +110,7 @@ def zorder(
     Filters on any of the columns then skip files. Files that are in this order already are left
     alone.
     """
-    return _compaction(where, target_file_size, strategy="ZOrder", columns=columns)
+    return _compaction(where, target_file_size, _layout("ZOrder", columns))
 
 
 @_direct
@@ -126,27 +124,21 @@ def sort(
 
     Files that are in this order already are left alone.
     """
-    return _compaction(where, target_file_size, strategy="Sort", columns=columns)
+    return _compaction(where, target_file_size, _layout("Sort", columns))
 
 
 @_direct
 def update(
     *,
     where: str = ROWS,
-    assignments: list[str] = option(
+    set_: list[str] = option(
         ..., "New value of a column, in Spark SQL; repeatable.", "--set", metavar="COLUMN=EXPR"
     ),
     enable_deletion_vectors: bool = ENABLE_DELETION_VECTORS,
 ) -> DirectOperation:
     """Update rows, beside compactions and other writers."""
-    from tandem.cli.direct import resources
-
-    return resources.DirectOperation(
-        "TableUpdate",
-        {"update": {"where": where, "set": resources.assignments(assignments)}},
-        {"update.where": "--where", "update.set": "--set", "update": "--set"},
-        _vectors(enable_deletion_vectors),
-    )
+    what = {"where": Typed("--where", where), "set": Typed("--set", assignments(set_))}
+    return _statement({"update": Typed("--set", what)}, enable_deletion_vectors)
 
 
 @_direct
@@ -154,14 +146,8 @@ def delete(
     *, where: str = ROWS, enable_deletion_vectors: bool = ENABLE_DELETION_VECTORS
 ) -> DirectOperation:
     """Delete rows, beside compactions and other writers."""
-    from tandem.cli.direct.resources import DirectOperation
-
-    return DirectOperation(
-        "TableUpdate",
-        {"delete": {"where": where}},
-        {"delete.where": "--where", "delete": "--where"},
-        _vectors(enable_deletion_vectors),
-    )
+    what = Typed("--where", {"where": Typed("--where", where)})
+    return _statement({"delete": what}, enable_deletion_vectors)
 
 
 @_direct
@@ -173,7 +159,7 @@ def merge(
     ),
     update_all: bool = option(False, "Replace rows that match by those of the source."),
     insert_all: bool = option(False, "Insert rows of the source without a match."),
-    assignments: list[str] | None = option(
+    set_: list[str] | None = option(
         None,
         "Update rows that match: new value of a column, such as n=s.n; repeatable.",
         "--set",
@@ -193,27 +179,15 @@ def merge(
 
     `-o yaml` prints a resource to which further clauses can be added.
     """
-    from tandem.cli.direct import resources
-
-    spec = resources.merge_spec(
+    clauses = merge_spec(
         on,
         update_all=update_all,
         insert_all=insert_all,
-        set_=assignments or [],
+        set_=set_ or [],
         delete_when=delete_when,
     )
-    source = resources.source(from_, format_, source_options or (), source_version)
-    return resources.DirectOperation(
-        "TableUpdate",
-        {"merge": {"source": source, **spec}},
-        {
-            "merge.on": "--on",
-            **resources.options_of_clauses(deletes=delete_when is not None),
-            "merge.whenNotMatched": "--insert-all",
-            **resources.options_of_source("merge.source"),
-        },
-        _vectors(enable_deletion_vectors),
-    )
+    read = source(from_, format_, source_options or (), source_version)
+    return _statement({"merge": {"source": read, **clauses}}, enable_deletion_vectors)
 
 
 @_direct
@@ -226,14 +200,9 @@ def ingest(
     target_file_size: str | None = TARGET_FILE_SIZE,
 ) -> DirectOperation:
     """Append the rows of a source."""
-    from tandem.cli.direct import resources
-
-    source = resources.source(from_, format_, source_options or (), source_version)
-    return resources.DirectOperation(
-        "TableIngest",
-        {"source": source, **_sizes(target_file_size)},
-        {**resources.options_of_source("source"), "targetFileSize": "--target-file-size"},
-    )
+    read = source(from_, format_, source_options or (), source_version)
+    size = Typed("--target-file-size", target_file_size)
+    return DirectOperation("TableIngest", {"source": read, "targetFileSize": size})
 
 
 def maintain(
@@ -279,28 +248,24 @@ COMMANDS: Final[tuple[Callable[..., None], ...]] = (
 
 
 def _compaction(
-    where: str | None, target_file_size: str | None, *, strategy: str = "", columns: str = ""
+    where: str | None, target_file_size: str | None, layout: Typed | None
 ) -> DirectOperation:
     """A compaction of all chunks, or of the files that a condition selects."""
-    from tandem.cli.direct.resources import DirectOperation
-
-    spec: dict[str, Any] = {"type": "SemiMajor"}
-    if where is not None:
-        spec = {"type": "Custom", "custom": {"where": where}}
-    if strategy:
-        spec["layout"] = {"strategy": strategy, "columns": names_in(columns, "COLUMNS")}
-    options = {
-        "custom.where": "--where",
-        "layout": "COLUMNS",
-        "layout.columns": "COLUMNS",
-        "targetFileSize": "--target-file-size",
+    spec: dict[str, Any] = {
+        "type": "SemiMajor",
+        "layout": layout,
+        "targetFileSize": Typed("--target-file-size", target_file_size),
     }
-    return DirectOperation("TableCompaction", {**spec, **_sizes(target_file_size)}, options)
+    if where is not None:
+        spec |= {"type": "Custom", "custom": {"where": Typed("--where", where)}}
+    return DirectOperation("TableCompaction", spec)
 
 
-def _sizes(target_file_size: str | None) -> dict[str, Any]:
-    return {} if target_file_size is None else {"targetFileSize": target_file_size}
+def _layout(strategy: str, columns: str) -> Typed:
+    names = Typed("COLUMNS", names_in(columns, "COLUMNS"))
+    return Typed("COLUMNS", {"strategy": strategy, "columns": names})
 
 
-def _vectors(enable: bool) -> dict[str, Any]:
-    return {"enableDeletionVectors": True} if enable else {}
+def _statement(spec: dict[str, Any], enable_vectors: bool) -> DirectOperation:
+    vectors = {"enableDeletionVectors": True} if enable_vectors else {}
+    return DirectOperation("TableUpdate", spec, vectors)
