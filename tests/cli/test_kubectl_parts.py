@@ -323,7 +323,8 @@ def test_segments_that_are_not_listed_are_not_reported_as_free() -> None:
     assert met({"segments": ["2"]}, segments=["2013-01-01T00:00:00Z/…"]) == ["perhaps"]
     assert met({"segments": ["2"]}, segments=["9"]) == []
     assert met({}, segments=["9"], more=4) == []
-    status = state("Succeeded", "DryRun", plan={"segments": ["2"]})
+    plan = {"readVersion": 1, "inputs": 1, "inputBytes": 9, "segments": ["2"]}
+    status = state("Succeeded", "DryRun", plan=plan)
     copy = body("TableCompaction", "m", status)
     wish = PlanRequest("TableCompaction", "n", "m", outcome=copy)
     wish.conflicts = [{"operation": "a", "means": "perhaps", "segments": []}]

@@ -136,6 +136,17 @@ def _lines(outcome: ResourceOutcome, sources: SourceSummaries) -> list[tuple[str
         return lines
     plan = status.plan
     idle = not plan.inputs and not _is_planned(status)
+    return [
+        *lines_of_plan(plan, lines, idle=idle),
+        ("runs", "" if idle else _where(resource, plan)),
+        ("locks", _folded_locks(plan.locks or ())),
+    ]
+
+
+def lines_of_plan(
+    plan: Plan, asked: Sequence[tuple[str, str]], *, idle: bool = False
+) -> list[tuple[str, str]]:
+    """What it reads and writes, after `asked`, the lines of the spec. `idle`: it writes nothing."""
     segments = shortened_names(plan.segments)
     if plan.outputs:
         segments = f"{segments} → {shortened_names(plan.outputs)}".lstrip()
@@ -147,7 +158,7 @@ def _lines(outcome: ResourceOutcome, sources: SourceSummaries) -> list[tuple[str
         steps = ()  # `segments` says the same
     return [
         ("statement", clause_by_clause(plan.statement or "")),
-        *lines,
+        *asked,
         ("first", plan.first or ""),
         ("reads", f"version {plan.read_version}: {file_count(plan.inputs)}, "
                   f"{human_bytes(plan.input_bytes)}"),
@@ -157,8 +168,6 @@ def _lines(outcome: ResourceOutcome, sources: SourceSummaries) -> list[tuple[str
         ("writes", "" if idle else output),
         ("copies", plan.copies or ""),
         ("no vectors", plan.edits or ""),
-        ("runs", "" if idle else _where(resource, plan)),
-        ("locks", _folded_locks(plan.locks or ())),
     ]  # fmt: skip
 
 

@@ -5,6 +5,7 @@ shares with `plan` (`plan_report`).
 from __future__ import annotations
 
 import itertools
+import re
 import shlex
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -299,13 +300,21 @@ def _segments(status: ResourceStatus) -> str:
     return shortened_names(result.segments) if result is not None and result.segments else ""
 
 
+CUT = re.compile(r"… and (\d+) more")
+"""The last element of a list that was shortened for a status in a cluster."""
+
+
 def shortened_names(names: Sequence[str], limit: int = 8) -> str:
     """Names with equal ones joined, and the middle of a long list left out."""
-    runs = [(name, len(list(group))) for name, group in itertools.groupby(names)]
-    folded = [f"{name} (×{count})" if count > 1 else name for name, count in runs]
-    if len(folded) <= limit:
+    cut = CUT.fullmatch(names[-1]) if names else None
+    more = int(cut[1]) - 1 if cut else 0
+    runs = itertools.groupby(names[:-1] if cut else names)
+    counts = [(name, len(list(group))) for name, group in runs]
+    folded = [f"{name} (×{count})" if count > 1 else name for name, count in counts]
+    if not cut and len(folded) <= limit:
         return ", ".join(folded)
-    return ", ".join(folded[: limit - 2]) + f", … {folded[-1]} ({len(names)} in all)"
+    last = "" if cut else f"{folded[-1]} "
+    return ", ".join(folded[: limit - 2]) + f", … {last}({len(names) + more} in all)"
 
 
 # Shows operations while they run: bars on a terminal, a line for each elsewhere.
