@@ -44,7 +44,7 @@ LOOK = """(() => {
     bars: svg.querySelectorAll(".bar").length,
     wide: document.documentElement.scrollWidth - document.documentElement.clientWidth,
     paper: getComputedStyle(document.body).backgroundColor,
-    ink: getComputedStyle(texts[0]).fill,
+    ink: getComputedStyle(svg.querySelector("text.bold")).fill,
     rows: document.querySelectorAll("tbody tr").length,
     codes: [...document.querySelectorAll(".stories code")].map(e => e.textContent),
   };

@@ -8,7 +8,7 @@ import typer
 
 from tandem.cli.errors import Exit
 from tandem.cli.kubectl import completion
-from tandem.cli.kubectl.arguments import Flags, connected, parse_table
+from tandem.cli.kubectl.arguments import Flags, connected, parse_resource, parse_table
 from tandem.cli.options import argument, option
 from tandem.cli.output import Output, OutputOption, prepare_streams
 
@@ -75,9 +75,9 @@ def status(
     Problems with what to do about them; for each table its size, the running and waiting
     operations, the next automatic compaction, and the operations that ended last.
     """
-    from tandem.cli.kubectl import commands
+    from tandem.cli.kubectl import access, commands
 
-    return commands.status(flags, parse_table(name), output=output, watch=watch)
+    return access.run(flags, commands.status, parse_table(name), output=output, watch=watch)
 
 
 @app.command()
@@ -125,9 +125,9 @@ def plan(
 @connected(everywhere=True)
 def locks(flags: Flags, *, name: str | None = TABLE, output: OutputOption = Output.TABLE) -> Exit:
     """Show which operations hold segments, and which wait for them."""
-    from tandem.cli.kubectl import commands
+    from tandem.cli.kubectl import access, commands
 
-    return commands.locks(flags, parse_table(name), output=output)
+    return access.run(flags, commands.locks, parse_table(name), output=output)
 
 
 @app.command()
@@ -144,10 +144,10 @@ def history(
     Lists operations and events that the cluster still has. Commits of other writers are in the
     table's log: `tandem history LOCATION`.
     """
-    from tandem.cli.kubectl import commands
+    from tandem.cli.kubectl import access, commands
 
     table = parse_table(name) or name
-    return commands.history(flags, table, output=output, limit=limit)
+    return access.run(flags, commands.history, table, output=output, limit=limit)
 
 
 @app.command()
@@ -189,10 +189,10 @@ def retry(
     timeout: str | None = TIMEOUT,
 ) -> Exit:
     """Run a failed operation once more."""
-    from tandem.cli.kubectl import commands
+    from tandem.cli.kubectl import access, commands
 
-    timeout_s = _seconds("--timeout", timeout)
-    return commands.retry(flags, resource, wait=wait, timeout_s=timeout_s)
+    found, timeout_s = parse_resource(resource, tables=False), _seconds("--timeout", timeout)
+    return access.run(flags, commands.retry, found, wait=wait, timeout_s=timeout_s)
 
 
 @app.command()
@@ -202,9 +202,9 @@ def suspend(flags: Flags, *, resource: str = OPERATION) -> Exit:
 
     Its job ends, and none of its changes becomes visible.
     """
-    from tandem.cli.kubectl import commands
+    from tandem.cli.kubectl import access, commands
 
-    return commands.suspend(flags, resource, wanted=True)
+    return access.run(flags, commands.suspend, parse_resource(resource), wanted=True)
 
 
 @app.command()
@@ -214,9 +214,9 @@ def resume(flags: Flags, *, resource: str = OPERATION) -> Exit:
 
     Its job starts again.
     """
-    from tandem.cli.kubectl import commands
+    from tandem.cli.kubectl import access, commands
 
-    return commands.suspend(flags, resource, wanted=False)
+    return access.run(flags, commands.suspend, parse_resource(resource), wanted=False)
 
 
 @app.command()
@@ -228,18 +228,19 @@ def wait(flags: Flags, *, resource: str = OPERATION, timeout: str | None = TIMEO
 
     Exit code: 0 it succeeded, 1 it failed or has not ended in time.
     """
-    from tandem.cli.kubectl import commands
+    from tandem.cli.kubectl import access, commands
 
-    return commands.wait(flags, resource, timeout_s=_seconds("--timeout", timeout))
+    found, timeout_s = parse_resource(resource, tables=False), _seconds("--timeout", timeout)
+    return access.run(flags, commands.wait, found, timeout_s=timeout_s)
 
 
 @app.command()
 @connected()
 def version(flags: Flags, *, output: OutputOption = Output.TABLE) -> Exit:
     """Show the versions of plugin, operator and kinds."""
-    from tandem.cli.kubectl import commands
+    from tandem.cli.kubectl import access, commands
 
-    return commands.version(flags, output=output)
+    return access.run(flags, commands.version, output=output)
 
 
 def main() -> None:
