@@ -32,15 +32,6 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.progress import Progress, TaskID
 
-AUTOMATIC_NOTE = (
-    "spec.compaction is for the operator, and has no effect here; `{maintain}` does once what it "
-    "asks for"
-)
-RETENTION_NOTE = (
-    "spec.retention.rows is for the operator, and has no effect here; `{maintain}` does once what "
-    "it asks for"
-)
-
 
 def locations_of(resources: Iterable[AnyResource]) -> dict[str, str]:
     """Where tables are, by namespace and name."""
@@ -54,13 +45,15 @@ def locations_of(resources: Iterable[AnyResource]) -> dict[str, str]:
 def notes_on(table: LakeTable, file: str) -> list[str]:
     """What a table asks for that `run` does not do. `file` is where the table was read from."""
     spec = table.spec
-    rows = spec.retention is not None and spec.retention.rows is not None
-    notes = [
-        *([AUTOMATIC_NOTE] if spec.compaction is not None else []),
-        *([RETENTION_NOTE] if rows else []),
-    ]
+    rows = None if spec.retention is None else spec.retention.rows
+    asked = {"spec.compaction": spec.compaction, "spec.retention.rows": rows}
     maintain = pasteable(["tandem", "maintain", file])
-    return [note.replace("{maintain}", maintain) for note in notes]
+    return [
+        f"{field} is for the operator, and has no effect here; `{maintain}` does once what it asks "
+        "for"
+        for field, value in asked.items()
+        if value is not None
+    ]
 
 
 def documents(outcomes: Sequence[ResourceOutcome]) -> list[dict[str, Any]]:

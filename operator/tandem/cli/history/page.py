@@ -192,17 +192,8 @@ def _stories(found: Sequence[HistoryEntry]) -> str:
 def _versions(found: Sequence[HistoryEntry]) -> str:
     rows = []
     for entry in found[: -MOST_ROWS - 1 : -1]:
-        met = "; ".join(meeting.phrase for meeting in entry.meetings)
-        cells = [
-            ("n", str(entry.version)),
-            ("w", people_time(entry.time_ms)),
-            ("", entry.operation),
-            ("who", entry.author),
-            ("w", entry.files_text),
-            ("w", entry.rows_text),
-            ("", met),
-        ]
-        drawn = "".join(f'<td class="{style}">{esc(text)}</td>' for style, text in cells)
+        cells = zip(("n", "w", "", "who", "w", "w", ""), entry.texts, strict=True)
+        drawn = "".join(f'<td class="{style}">{esc(str(text))}</td>' for style, text in cells)
         rows.append(
             f'<tr id="v{entry.version}" class="{"ours" if entry.ours else ""}">{drawn}</tr>'
         )

@@ -27,8 +27,8 @@ from tandem.cli.kubectl.overview import (
     reason_of,
     table_of,
 )
-from tandem.cli.kubectl.render import plain, result_line, shown
-from tandem.cli.output import Output, print_data
+from tandem.cli.kubectl.render import plain, result_line
+from tandem.cli.output import Output, print_data, print_table
 from tandem.cli.output import table_of as table
 from tandem.errors import AccessDenied, InvalidSpec, TandemError
 from tandem.json_types import Json
@@ -59,7 +59,7 @@ async def status(access: Access, name: str | None, *, output: Output, watch: boo
         await _watch(access, name, output)
     found = await _overview(access, name)
     if output is Output.TABLE:
-        shown(_rendered(access, found))
+        print_table(_rendered(access, found))
     else:
         print_data(found, output)
     return Exit.OK
@@ -98,7 +98,7 @@ async def _watch(access: Access, name: str | None, output: Output) -> None:
         if found != last:
             last = found
             if output is Output.TABLE:
-                shown(_rendered(access, found))
+                print_table(_rendered(access, found))
             elif output is Output.JSON:
                 # One line per document, so that programs can read them one by one.
                 sys.stdout.write(json.dumps(found, ensure_ascii=False) + "\n")
@@ -114,9 +114,9 @@ async def locks(access: Access, name: str | None, *, output: Output) -> Exit:
     if output is not Output.TABLE:
         print_data(found, output)
     elif found:
-        shown(render.locks(found, now_ms=now_ms(), namespaces=access.all_namespaces))
+        print_table(render.locks(found, now_ms=now_ms(), namespaces=access.all_namespaces))
     else:
-        shown(table(["locks"], [["No operation holds a lock or waits for one."]]))
+        print_table(table(["locks"], [["No operation holds a lock or waits for one."]]))
     return Exit.OK
 
 
@@ -137,7 +137,7 @@ async def history(access: Access, name: str, *, output: Output, limit: int) -> E
     )
     rows = history_of(found, operations, events)[:limit]
     if output is Output.TABLE:
-        shown(render.history(rows))
+        print_table(render.history(rows))
     else:
         print_data(rows, output)
     return Exit.OK
@@ -238,7 +238,7 @@ async def version(access: Access, *, output: Output) -> Exit:
         ["kinds", ", ".join(kinds) if isinstance(kinds, list) else kinds],
         ["Kubernetes", found["kubernetes"]],
     ]
-    shown(table(["part", "version"], rows))
+    print_table(table(["part", "version"], rows))
     return Exit.OK
 
 

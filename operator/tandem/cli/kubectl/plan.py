@@ -19,8 +19,8 @@ from tandem.cli.kubectl.access import Access
 from tandem.cli.kubectl.arguments import Flags, parse_resource
 from tandem.cli.kubectl.commands import now_ms
 from tandem.cli.kubectl.overview import condition_message, reason_of
-from tandem.cli.kubectl.render import ago, plain, shown, time_text
-from tandem.cli.output import Output, print_data
+from tandem.cli.kubectl.render import ago, plain, time_text
+from tandem.cli.output import Output, print_data, print_table
 from tandem.cli.report import CUT, shortened_names
 from tandem.errors import InvalidSpec, ReferenceNotFound, TandemError
 from tandem.json_types import Json
@@ -209,7 +209,7 @@ def plan(
                 requests[-1].outcome = found
         await _plan_all(access, requests, wait_s)
         if output is Output.TABLE:
-            shown(blocks(requests))
+            print_table(blocks(requests))
         else:
             print_data([_document(request) for request in requests], output)
         return _exit(requests)
