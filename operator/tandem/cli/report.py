@@ -25,7 +25,7 @@ from tandem.spec import (
     ResourceStatus,
     TableStatus,
 )
-from tandem.spec.status import ENDED, Phase
+from tandem.spec.status import ENDED, OperationResult, Phase, RowsAffected
 from tandem.text import human_bytes
 
 if TYPE_CHECKING:
@@ -167,17 +167,8 @@ def results(
             story, message = message.removeprefix(committed).removeprefix(": "), ""
             if story:
                 below.append(Text(f"{outcome.resource.id}: {story}.\n"))
-        rows.append(
-            [
-                outcome.resource.id,
-                str(status.phase),
-                _version(status),
-                _files(status),
-                _rows(status),
-                _segments(status),
-                message,
-            ]
-        )
+        figures = _figures(status)
+        rows.append([outcome.resource.id, str(status.phase), _version(status), *figures, message])
     names = ["resource", "phase", "version", "files", "rows", "segments", "message"]
     table = table_of(names, rows)
     if natural_width(table) <= width:
@@ -238,13 +229,26 @@ def _version(status: ResourceStatus) -> int | None:
     return status.result.version if status.result is not None else None
 
 
-def _files(status: ResourceStatus) -> str:
+def _figures(status: ResourceStatus) -> tuple[str, str, str]:
+    """Files, rows and segments: of a table what it has, of an operation what it did."""
     if isinstance(status, TableStatus):
-        if status.files is None:
-            return ""
-        return f"{file_count(status.files)}, {human_bytes(status.bytes or 0)}"
+        size = human_bytes(status.bytes or 0)
+        return (
+            "" if status.files is None else f"{file_count(status.files)}, {size}",
+            "" if status.rows is None else f"{status.rows:,}",
+            "" if status.segments is None else f"{status.segments} live",
+        )
     result = status.result
-    if result is None or (result.files_added is None and result.files_removed is None):
+    if result is None:
+        return "", "", ""
+    segments = shortened_names(result.segments or ())
+    if result.instants:
+        segments = f"instants {shortened_names(result.instants)}"
+    return _files(result), _rows(result), segments
+
+
+def _files(result: OperationResult) -> str:
+    if result.files_added is None and result.files_removed is None:
         return ""
     parts = [
         f"{sign}{count} ({human_bytes(size or 0)})"
@@ -258,39 +262,23 @@ def _files(status: ResourceStatus) -> str:
     return " ".join(parts) or "none"
 
 
-def _rows(status: ResourceStatus) -> str:
-    if isinstance(status, TableStatus):
-        return "" if status.rows is None else f"{status.rows:,}"
-    result = status.result
-    if result is None:
-        return ""
-    parts = []
-    if result.rows_affected is not None:
-        affected = result.rows_affected
-        parts += [
-            f"{count:,} {what}"
-            for count, what in (
-                (affected.updated, "updated"),
-                (affected.deleted, "deleted"),
-                (affected.inserted, "inserted"),
-                (affected.upserted, "upserted"),
-            )
-            if count
-        ]
+def _rows(result: OperationResult) -> str:
+    affected = result.rows_affected or RowsAffected()
+    parts = [
+        f"{count:,} {what}"
+        for count, what in (
+            (affected.updated, "updated"),
+            (affected.deleted, "deleted"),
+            (affected.inserted, "inserted"),
+            (affected.upserted, "upserted"),
+        )
+        if count
+    ]
     if result.replaced is not None:
         parts += left_by_replace(result.replaced)
     if result.reconciled is not None and result.reconciled.deletes_remapped:
         parts.append(f"{result.reconciled.deletes_remapped:,} deletes replayed")
     return ", ".join(parts)
-
-
-def _segments(status: ResourceStatus) -> str:
-    if isinstance(status, TableStatus):
-        return "" if status.segments is None else f"{status.segments} live"
-    result = status.result
-    if result is not None and result.instants:
-        return f"instants {shortened_names(result.instants)}"
-    return shortened_names(result.segments) if result is not None and result.segments else ""
 
 
 CUT = re.compile(r"… and (\d+) more")

@@ -18,17 +18,13 @@ from tandem.cli.commands.arguments import (
     on_table,
 )
 from tandem.cli.errors import Exit
-from tandem.cli.options import argument, option
+from tandem.cli.options import argument, group, option
 from tandem.cli.output import Output, OutputOption
 
 if TYPE_CHECKING:
     from tandem.cli.commands.target import Target
 
-index_app = typer.Typer(
-    help="Count rows and prune files by what the log says.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
+index_app = group("Count rows and prune files by what the log says.")
 
 WHERE = option(None, "Only rows for which this Spark SQL condition is true.", metavar="EXPR")
 SEGMENTS = option(None, "Only rows in files of these segments.", metavar="A,B")

@@ -9,11 +9,9 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from tandem.cli.commands.arguments import VERSION, on_table
 from tandem.cli.errors import Exit, say
-from tandem.cli.options import option
+from tandem.cli.options import group, option
 from tandem.cli.output import (
     ByteSize,
     Output,
@@ -34,14 +32,8 @@ if TYPE_CHECKING:
     from tandem.operations.clean.clean import CleaningResult
     from tandem.planning.cleaning import CleaningRules
 
-table_app = typer.Typer(
-    help="Inspect a table.", no_args_is_help=True, pretty_exceptions_enable=False
-)
-log_app = typer.Typer(
-    help="Inspect the log of a merge-on-read table.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
+table_app = group("Inspect a table.")
+log_app = group("Inspect the log of a merge-on-read table.")
 
 
 @table_app.command(short_help="List the segments of a version.")

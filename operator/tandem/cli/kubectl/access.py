@@ -41,7 +41,7 @@ from tandem.kube.client.api import (
     Unavailable,
 )
 from tandem.kube.client.credentials import AUTHORIZATION, Credentials, LogIn, Login, usual_files
-from tandem.kube.client.resources import TABLE_KIND, path
+from tandem.kube.client.resources import TABLE_KIND, condition, path
 from tandem.spec.common import GROUP, OPERATIONS
 from tandem.spec.index import IndexServer
 from tandem.spec.status import Phase
@@ -404,15 +404,11 @@ def _member(pod: Mapping[str, Any], facts: Mapping[str, Any]) -> Json:
     labels = metadata.get("labels") or {}
     containers = status.get("containerStatuses") or ()
     spec = pod.get("spec") or {}
-    ready = any(
-        c.get("type") == "Ready" and c.get("status") == "True"
-        for c in status.get("conditions") or ()
-    )
     return {
         "namespace": metadata["namespace"],
         "name": metadata["name"],
         "phase": status.get("phase", "Unknown"),
-        "ready": ready,
+        "ready": condition(pod, "Ready").get("status") == "True",
         "restarts": sum(int(c.get("restartCount", 0)) for c in containers),
         "version": facts.get("version") or labels.get("app.kubernetes.io/version"),
         "image": next((c.get("image") for c in spec.get("containers") or ()), None),

@@ -9,7 +9,7 @@ import typer
 from tandem.cli.errors import Exit
 from tandem.cli.kubectl import completion
 from tandem.cli.kubectl.arguments import Flags, connected, parse_resource, parse_table
-from tandem.cli.options import argument, option
+from tandem.cli.options import argument, option, parsed
 from tandem.cli.output import Output, OutputOption, prepare_streams
 
 _HELP = """Inspect and control Tandem's operations on Delta Lake tables.
@@ -45,14 +45,10 @@ OPERATION = argument(
 TIMEOUT = option(None, "Timeout: 30s, 10m.", metavar="DURATION")
 
 
-def _seconds(option: str, text: str | None) -> float | None:
-    from tandem.errors import InvalidSpec
+def _seconds(flag: str, text: str | None) -> float | None:
     from tandem.spec.fields import parse_duration
 
-    try:
-        return None if text is None else parse_duration(text) / 1000
-    except ValueError as error:
-        raise InvalidSpec(str(error), resource=option, found=text) from error
+    return None if text is None else parsed(parse_duration, text, flag) / 1000
 
 
 @app.callback()
