@@ -29,6 +29,7 @@ from tandem.cli.direct.app import COMMANDS
 from tandem.cli.errors import TYPED, Exit, is_set
 from tandem.cli.options import option
 from tandem.cli.output import Output, OutputOption, ScanOutput
+from tandem.spec.table import Granularity
 
 if TYPE_CHECKING:
     from tandem.cli.commands.target import Target
@@ -213,10 +214,11 @@ def timeline(
     time_column: str | None = option(
         None, "Time column; by default that of the LakeTable.", metavar="NAME"
     ),
-    granularity: str | None = option(
+    granularity: Granularity | None = option(
         None,
         "Hour, Day, Week, Month, Quarter, Year or All; by default that of the LakeTable, or Day.",
         metavar="NAME",
+        case_sensitive=False,
     ),
     changes: bool = option(False, "Print versions: what each took and added, and its segments."),
     limit: int | None = option(
