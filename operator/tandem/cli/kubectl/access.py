@@ -13,7 +13,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -91,17 +91,15 @@ def headers_of(flags: Flags) -> dict[str, str]:
     return user | ({"Impersonate-Group": flags.as_groups[0]} if flags.as_groups else {})
 
 
+@dataclass(frozen=True)
 class Access:
     """Calls as the user. Each of them may raise AccessDenied, ReferenceNotFound, InvalidSpec,
     ClusterUnavailable."""
 
-    def __init__(
-        self, api: Api, namespace: str, *, all_namespaces: bool = False, server: str = ""
-    ) -> None:
-        self.api = api
-        self.server = server
-        self.namespace = namespace
-        self.all_namespaces = all_namespaces
+    api: Api
+    namespace: str
+    all_namespaces: bool = False
+    server: str = ""
 
     @property
     def scope(self) -> str | None:
