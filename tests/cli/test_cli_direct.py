@@ -23,7 +23,7 @@ from cli.invoke import Tandem
 from support.foreign.tables import column, write
 from tandem.cli.commands.arguments import names_in
 from tandem.cli.direct import app
-from tandem.cli.direct.resources import assignments, source
+from tandem.cli.direct.resources import DirectOperation, assignments, source
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import InvalidSpec
 from tandem.spec import KINDS, load_text
@@ -242,7 +242,8 @@ def test_the_format_of_a_source_is_that_of_its_name(tmp_path: Path, lake: Path) 
         ("s3://bucket/in.parquet", "Parquet"),
         ("s3://bucket/day=1/x.tsv.gz", "Csv"),
     ):
-        assert source(location, None, (), None)["format"] == expected
+        read = DirectOperation("TableIngest", {"source": source(location, None, (), None)})
+        assert read.spec["source"]["format"] == expected
     for location in (str(mixed), "s3://bucket/in"):
         with pytest.raises(InvalidSpec, match="does not tell its format") as refused:
             source(location, None, (), None)

@@ -274,7 +274,7 @@ def test_a_window_of_time(tandem: Tandem, visits: Visits) -> None:
         (("--time-column", "id"), "the table has no such time column"),
         (("--time-column", ""), "the table has no such time column"),
         (("--granularity", "Day"), "a granularity without a time column"),
-        (("--time-column", "at", "--granularity", "Fortnight"), "not a granularity"),
+        (("--time-column", "at", "--granularity", "Fortnight"), "'Fortnight' is not one of"),
         (("--version", "9"), "there is no version 9"),
     ],
 )

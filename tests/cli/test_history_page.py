@@ -16,9 +16,9 @@ from cli import browser, histories
 from cli.invoke import Tandem
 from tandem.cli.history.model import entries, segment_lifetimes
 from tandem.cli.history.page import MOST_ROWS, page
-from tandem.cli.history.scene import MOST_COLUMNS, scene
-from tandem.cli.history.scene import MOST_ROWS as MOST_RIVERS
-from tandem.cli.history.svg import svg
+from tandem.cli.history.scene import MOST_BANDS, scene
+from tandem.cli.history.scene import MOST_ROWS as MOST_DRAWN
+from tandem.cli.history.svg import ROW, svg
 from tandem.timeline.names import foreign_name
 
 HOSTILE = (
@@ -44,7 +44,7 @@ LOOK = """(() => {
     bars: svg.querySelectorAll(".bar").length,
     wide: document.documentElement.scrollWidth - document.documentElement.clientWidth,
     paper: getComputedStyle(document.body).backgroundColor,
-    ink: getComputedStyle(texts[0]).fill,
+    ink: getComputedStyle(svg.querySelector("text.bold")).fill,
     rows: document.querySelectorAll("tbody tr").length,
     codes: [...document.querySelectorAll(".stories code")].map(e => e.textContent),
   };
@@ -104,18 +104,19 @@ def test_a_browser_shows_the_page(tmp_path: Path) -> None:
         assert seen["invisible"] == 0, name
         assert seen["wide"] <= 0, f"{name}: the page scrolls sideways, not the picture"
     story = found["story"]
-    assert {"0.1", "0.2", "2,113 replayed", "80k masked", "5,000 followed"} <= set(story["texts"])
+    assert {"0.1", "0.2", "2,113 rows deleted by 5 replayed onto 0.1"} <= set(story["texts"])
+    assert any(text.startswith("80,000 rows masked because of 10") for text in story["texts"])
     assert (story["bars"], story["arrows"], story["rows"]) == (3, 4, 14)
     assert found["two"]["rows"] == 2
-    assert "executed again" in found["again"]["texts"]
+    assert "executed again after 3" in found["again"]["texts"]
     assert (found["again"]["arrows"], found["again"]["codes"]) == (1, [histories.DELTA_RS])
     # Long ones are bounded.
     assert found["long"]["rows"] == MOST_ROWS
-    assert found["long"]["sheet"][0] < 60 * MOST_COLUMNS
+    assert found["long"]["sheet"][1] < ROW * (MOST_DRAWN + 2)
     assert found["long"]["bars"] > 5
     # Names are shown as they are, and do nothing.
     assert found["hostile"]["title"].startswith("History of <script>")
-    assert any(text.startswith("<script>") for text in found["hostile"]["texts"])
+    assert any("<script>" in text for text in found["hostile"]["texts"])
     # Dark is dark.
     light, dark = ([sum(map(int, re.findall(r"\d+", found[name][what])[:3]))
                     for what in ("paper", "ink")] for name in ("story", "dark"))  # fmt: skip
@@ -186,19 +187,19 @@ def test_segments_are_linked_to_the_segments_that_replaced_them() -> None:
     assert {into[name][0] for name in ("0.1", "4", "5")} == {"0.2"}
     assert into["0.2"] == []
     # The child goes on where its largest parent was, the first of them.
-    row = {name: river.row for river in drawn.bands for name in river.names}
-    assert row["0"] == row["0.1"] == row["0.2"]
-    assert len({row[str(number)] for number in range(4)}) == 4
+    place = {name: river.place for river in drawn.bands for name in river.names}
+    assert place["0"] == place["0.1"] == place["0.2"]
+    assert len({place[str(number)] for number in range(4)}) == 4
 
 
 def test_a_long_history_is_folded() -> None:
     commits = histories.long(600).commits()
     drawn = scene(entries(commits), segment_lifetimes(commits))
-    assert len(drawn.columns) <= MOST_COLUMNS
-    assert drawn.rows <= MOST_RIVERS
-    shown = [entry.version for column in drawn.columns for entry in column.entries]
+    assert len(drawn.rows) <= MOST_DRAWN
+    assert drawn.places <= MOST_BANDS
+    shown = [entry.version for row in drawn.rows for entry in row.entries]
     assert shown == list(range(len(commits)))
-    assert drawn.columns[0].earlier
+    assert drawn.rows[0].earlier
 
 
 def test_many_foreign_commits_hide_no_operation_in_the_picture() -> None:
@@ -207,11 +208,11 @@ def test_many_foreign_commits_hide_no_operation_in_the_picture() -> None:
         log.mark(histories.SPARK, {"c2.parquet": 81_000 + number})
     commits = log.commits()
     drawn = scene(entries(commits), segment_lifetimes(commits))
-    assert [span.label for span in drawn.spans] == [
+    assert [span.entry.author for span in drawn.spans] == [
         "TableCompaction/nightly", "TableUpdate/add-15-minutes", "TableCompaction/hourly",
     ]  # fmt: skip
     assert drawn.hidden_spans == 0
-    assert len(drawn.columns[-2].entries) == 200  # and the latest by itself
+    assert len(drawn.rows[-2].entries) == 200  # and the latest by itself
     # What others rewrote again and again comes from where it came from at first.
     for number in range(100):
         name = "theirs.parquet" if not number else f"again-{number - 1}.parquet"

@@ -13,7 +13,7 @@ import yaml
 from typer.testing import CliRunner
 
 from cli.kubectl_objects import Json, body, shown, state
-from tandem.cli.kubectl import commands
+from tandem.cli.kubectl import access
 from tandem.cli.kubectl.access import Access, files_of, headers_of, in_words, login_of, operator
 from tandem.cli.kubectl.arguments import Flags, parse_resource, parse_table
 from tandem.cli.kubectl.complete import candidates
@@ -86,11 +86,12 @@ def test_one_user_and_one_group_can_be_impersonated() -> None:
 def test_options_may_stand_before_the_command_and_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Flags] = []
 
-    def suspend(flags: Flags, _text: str, *, wanted: bool) -> int:
+    def run(flags: Flags, _work: object, resource: tuple[str, str], *, wanted: bool) -> int:
+        assert resource == ("TableCompaction", "x")
         seen.append(flags)
         return int(not wanted)
 
-    monkeypatch.setattr(commands, "suspend", suspend)
+    monkeypatch.setattr(access, "run", run)
     words = ["-n", "before", "--context", "c", "suspend", "tcomp/x", "-n", "after"]
     assert CliRunner().invoke(app, words).exit_code == 0
     assert seen == [Flags(namespace="after", context="c")]
@@ -323,7 +324,8 @@ def test_segments_that_are_not_listed_are_not_reported_as_free() -> None:
     assert met({"segments": ["2"]}, segments=["2013-01-01T00:00:00Z/…"]) == ["perhaps"]
     assert met({"segments": ["2"]}, segments=["9"]) == []
     assert met({}, segments=["9"], more=4) == []
-    status = state("Succeeded", "DryRun", plan={"segments": ["2"]})
+    plan = {"readVersion": 1, "inputs": 1, "inputBytes": 9, "segments": ["2"]}
+    status = state("Succeeded", "DryRun", plan=plan)
     copy = body("TableCompaction", "m", status)
     wish = PlanRequest("TableCompaction", "n", "m", outcome=copy)
     wish.conflicts = [{"operation": "a", "means": "perhaps", "segments": []}]

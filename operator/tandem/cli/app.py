@@ -16,8 +16,8 @@ from typer.models import CommandInfo
 import tandem
 from tandem.cli.commands import tables
 from tandem.cli.commands.arguments import (
-    Timestamp,
-    Version,
+    TIMESTAMP,
+    VERSION,
     command,
     names_in,
     on_rows,
@@ -29,6 +29,7 @@ from tandem.cli.direct.app import COMMANDS
 from tandem.cli.errors import TYPED, Exit, is_set
 from tandem.cli.options import option
 from tandem.cli.output import Output, OutputOption, ScanOutput
+from tandem.spec.table import Granularity
 
 if TYPE_CHECKING:
     from tandem.cli.commands.target import Target
@@ -143,8 +144,8 @@ def plan(
 def scan(
     target: Target,
     *,
-    version: Version = None,
-    timestamp: Timestamp = None,
+    version: int | None = VERSION,
+    timestamp: str | None = TIMESTAMP,
     columns: str | None = option(None, "Only these columns.", metavar="A,B"),
     where: str | None = option(
         None, "Only rows for which this Spark SQL condition is true.", metavar="EXPR"
@@ -203,7 +204,7 @@ def timeline(
     target: Target,
     *,
     output: OutputOption = Output.TABLE,
-    version: Version = None,
+    version: int | None = VERSION,
     first: str | None = option(
         None, "Only what is at or after this time, in UTC.", "--from", metavar="TIME"
     ),
@@ -213,10 +214,11 @@ def timeline(
     time_column: str | None = option(
         None, "Time column; by default that of the LakeTable.", metavar="NAME"
     ),
-    granularity: str | None = option(
+    granularity: Granularity | None = option(
         None,
         "Hour, Day, Week, Month, Quarter, Year or All; by default that of the LakeTable, or Day.",
         metavar="NAME",
+        case_sensitive=False,
     ),
     changes: bool = option(False, "Print versions: what each took and added, and its segments."),
     limit: int | None = option(

@@ -10,18 +10,39 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable
 from copy import copy
-from typing import Any
+from typing import Any, TypeVar
 
 import typer
 from typer.models import OptionInfo
 
+from tandem.errors import InvalidSpec
+
 Parameters = Iterable[inspect.Parameter]
+_T = TypeVar("_T")
 
 
 def option(default: Any, text: str, *flags: str, **more: Any) -> Any:
     """The default of a parameter that is an option, with its help (`...`: it must be given). Its
     flag is the name of the parameter unless others are given."""
     return typer.Option(default, *flags, help=text, **more)
+
+
+def argument(default: Any, metavar: str, text: str, **more: Any) -> Any:
+    """As `option`, for a parameter that is given by its place."""
+    return typer.Argument(default, metavar=metavar, help=text, **more)
+
+
+def group(text: str) -> typer.Typer:
+    """Commands below a word, with its help."""
+    return typer.Typer(help=text, no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+def parsed(parse: Callable[[str], _T], text: str, flag: str, expected: str = "") -> _T:
+    """What the text of an option means. Raises: InvalidSpec for a text that `parse` refuses."""
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise InvalidSpec(str(error), resource=flag, found=text, expected=expected) from error
 
 
 class Command:

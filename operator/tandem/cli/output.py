@@ -123,14 +123,17 @@ def print_documents(resources: Iterable[AnyResource]) -> None:
 
 def print_table(table: Table | Group) -> None:
     """Print a table to standard output, as wide as the terminal. In a file or pipe nothing is cut
-    off."""
+    off, and no line ends with blanks."""
     from rich.console import Console
 
     console = Console(file=sys.stdout)
-    if not console.is_terminal:
-        console = Console(file=sys.stdout, width=PIPE_WIDTH)
-    with standard_output():
-        console.print(table)
+    if console.is_terminal:
+        with standard_output():
+            console.print(table)
+        return
+    text = io.StringIO()
+    Console(file=text, width=PIPE_WIDTH).print(table)
+    write("".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines()))
 
 
 def terminal_width() -> int:

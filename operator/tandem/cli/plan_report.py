@@ -16,7 +16,15 @@ from tandem.jobs.runner import SMALL_BYTES
 from tandem.spec import AnyResource, OperationStatus, ResourceOutcome, TableStatus
 from tandem.spec.common import OPERATIONS
 from tandem.spec.compaction import CompactionType, LayoutStrategy, TableCompaction
-from tandem.spec.status import ENDED, PLANNED_ONLY, Phase, Plan
+from tandem.spec.status import (
+    ENDED,
+    PLANNED_ONLY,
+    NextCompaction,
+    NextDrop,
+    NextLogAction,
+    Phase,
+    Plan,
+)
 from tandem.spec.update import SourceFormat, TableUpdate
 from tandem.text import human_bytes
 
@@ -136,6 +144,17 @@ def _lines(outcome: ResourceOutcome, sources: SourceSummaries) -> list[tuple[str
         return lines
     plan = status.plan
     idle = not plan.inputs and not _is_planned(status)
+    return [
+        *lines_of_plan(plan, lines, idle=idle),
+        ("runs", "" if idle else _where(resource, plan)),
+        ("locks", _folded_locks(plan.locks or ())),
+    ]
+
+
+def lines_of_plan(
+    plan: Plan, asked: Sequence[tuple[str, str]], *, idle: bool = False
+) -> list[tuple[str, str]]:
+    """What it reads and writes, after `asked`, the lines of the spec. `idle`: it writes nothing."""
     segments = shortened_names(plan.segments)
     if plan.outputs:
         segments = f"{segments} → {shortened_names(plan.outputs)}".lstrip()
@@ -147,7 +166,7 @@ def _lines(outcome: ResourceOutcome, sources: SourceSummaries) -> list[tuple[str
         steps = ()  # `segments` says the same
     return [
         ("statement", clause_by_clause(plan.statement or "")),
-        *lines,
+        *asked,
         ("first", plan.first or ""),
         ("reads", f"version {plan.read_version}: {file_count(plan.inputs)}, "
                   f"{human_bytes(plan.input_bytes)}"),
@@ -157,8 +176,6 @@ def _lines(outcome: ResourceOutcome, sources: SourceSummaries) -> list[tuple[str
         ("writes", "" if idle else output),
         ("copies", plan.copies or ""),
         ("no vectors", plan.edits or ""),
-        ("runs", "" if idle else _where(resource, plan)),
-        ("locks", _folded_locks(plan.locks or ())),
     ]  # fmt: skip
 
 
@@ -203,33 +220,25 @@ def _of_table(status: TableStatus) -> list[tuple[str, str]]:
         size = f"{file_count(status.files or 0)}, {human_bytes(status.bytes or 0)}"
         rows = "" if status.rows is None else f", {status.rows:,} rows"
         lines.append(("is at", f"version {status.version}: {size}{rows}"))
-    if status.next_compaction is not None:
-        coming = status.next_compaction
-        lines += [
-            ("an operator would do", coming.what),
-            ("at", coming.next_time or ""),
-            ("why not now", coming.why),
-            ("chunks due", _counted(coming.chunks or (), coming.chunks_due or 0)),
-        ]
-    if status.next_drop is not None:
-        drop = status.next_drop
-        lines += [
-            ("and with old rows", drop.what or "nothing"),
-            ("at", drop.next_time or ""),
-            ("why not now", drop.why),
-            ("old enough", ", ".join(drop.chunks or ())),
-        ]
+    coming, drop = status.next_compaction, status.next_drop
+    if coming is not None:
+        due = _counted(coming.chunks or (), coming.chunks_due or 0)
+        lines += [*_next("an operator would do", coming), ("chunks due", due)]
+    if drop is not None:
+        old = ", ".join(drop.chunks or ())
+        lines += [*_next("and with old rows", drop), ("old enough", old)]
     if status.log is not None and status.log.next is not None:
-        action = status.log.next
-        lines += [
-            (
-                "and with its log" if status.next_compaction else "an operator would do",
-                action.what or "nothing",
-            ),
-            ("at", action.next_time or ""),
-            ("why not now", action.why),
-        ]
+        label = "and with its log" if coming else "an operator would do"
+        lines += _next(label, status.log.next)
     return lines
+
+
+def _next(label: str, action: NextCompaction | NextDrop | NextLogAction) -> list[tuple[str, str]]:
+    return [
+        (label, action.what or "nothing"),
+        ("at", action.next_time or ""),
+        ("why not now", action.why),
+    ]
 
 
 def _counted(names: Sequence[str], count: int) -> str:

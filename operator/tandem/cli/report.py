@@ -5,6 +5,7 @@ shares with `plan` (`plan_report`).
 from __future__ import annotations
 
 import itertools
+import re
 import shlex
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,21 +25,12 @@ from tandem.spec import (
     ResourceStatus,
     TableStatus,
 )
-from tandem.spec.status import ENDED, Phase
+from tandem.spec.status import ENDED, OperationResult, Phase, RowsAffected
 from tandem.text import human_bytes
 
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.progress import Progress, TaskID
-
-AUTOMATIC_NOTE = (
-    "spec.compaction is for the operator, and has no effect here; `{maintain}` does once what it "
-    "asks for"
-)
-RETENTION_NOTE = (
-    "spec.retention.rows is for the operator, and has no effect here; `{maintain}` does once what "
-    "it asks for"
-)
 
 
 def locations_of(resources: Iterable[AnyResource]) -> dict[str, str]:
@@ -53,13 +45,15 @@ def locations_of(resources: Iterable[AnyResource]) -> dict[str, str]:
 def notes_on(table: LakeTable, file: str) -> list[str]:
     """What a table asks for that `run` does not do. `file` is where the table was read from."""
     spec = table.spec
-    rows = spec.retention is not None and spec.retention.rows is not None
-    notes = [
-        *([AUTOMATIC_NOTE] if spec.compaction is not None else []),
-        *([RETENTION_NOTE] if rows else []),
-    ]
+    rows = None if spec.retention is None else spec.retention.rows
+    asked = {"spec.compaction": spec.compaction, "spec.retention.rows": rows}
     maintain = pasteable(["tandem", "maintain", file])
-    return [note.replace("{maintain}", maintain) for note in notes]
+    return [
+        f"{field} is for the operator, and has no effect here; `{maintain}` does once what it asks "
+        "for"
+        for field, value in asked.items()
+        if value is not None
+    ]
 
 
 def documents(outcomes: Sequence[ResourceOutcome]) -> list[dict[str, Any]]:
@@ -173,17 +167,8 @@ def results(
             story, message = message.removeprefix(committed).removeprefix(": "), ""
             if story:
                 below.append(Text(f"{outcome.resource.id}: {story}.\n"))
-        rows.append(
-            [
-                outcome.resource.id,
-                str(status.phase),
-                _version(status),
-                _files(status),
-                _rows(status),
-                _segments(status),
-                message,
-            ]
-        )
+        figures = _figures(status)
+        rows.append([outcome.resource.id, str(status.phase), _version(status), *figures, message])
     names = ["resource", "phase", "version", "files", "rows", "segments", "message"]
     table = table_of(names, rows)
     if natural_width(table) <= width:
@@ -244,13 +229,26 @@ def _version(status: ResourceStatus) -> int | None:
     return status.result.version if status.result is not None else None
 
 
-def _files(status: ResourceStatus) -> str:
+def _figures(status: ResourceStatus) -> tuple[str, str, str]:
+    """Files, rows and segments: of a table what it has, of an operation what it did."""
     if isinstance(status, TableStatus):
-        if status.files is None:
-            return ""
-        return f"{file_count(status.files)}, {human_bytes(status.bytes or 0)}"
+        size = human_bytes(status.bytes or 0)
+        return (
+            "" if status.files is None else f"{file_count(status.files)}, {size}",
+            "" if status.rows is None else f"{status.rows:,}",
+            "" if status.segments is None else f"{status.segments} live",
+        )
     result = status.result
-    if result is None or (result.files_added is None and result.files_removed is None):
+    if result is None:
+        return "", "", ""
+    segments = shortened_names(result.segments or ())
+    if result.instants:
+        segments = f"instants {shortened_names(result.instants)}"
+    return _files(result), _rows(result), segments
+
+
+def _files(result: OperationResult) -> str:
+    if result.files_added is None and result.files_removed is None:
         return ""
     parts = [
         f"{sign}{count} ({human_bytes(size or 0)})"
@@ -264,25 +262,18 @@ def _files(status: ResourceStatus) -> str:
     return " ".join(parts) or "none"
 
 
-def _rows(status: ResourceStatus) -> str:
-    if isinstance(status, TableStatus):
-        return "" if status.rows is None else f"{status.rows:,}"
-    result = status.result
-    if result is None:
-        return ""
-    parts = []
-    if result.rows_affected is not None:
-        affected = result.rows_affected
-        parts += [
-            f"{count:,} {what}"
-            for count, what in (
-                (affected.updated, "updated"),
-                (affected.deleted, "deleted"),
-                (affected.inserted, "inserted"),
-                (affected.upserted, "upserted"),
-            )
-            if count
-        ]
+def _rows(result: OperationResult) -> str:
+    affected = result.rows_affected or RowsAffected()
+    parts = [
+        f"{count:,} {what}"
+        for count, what in (
+            (affected.updated, "updated"),
+            (affected.deleted, "deleted"),
+            (affected.inserted, "inserted"),
+            (affected.upserted, "upserted"),
+        )
+        if count
+    ]
     if result.replaced is not None:
         parts += left_by_replace(result.replaced)
     if result.reconciled is not None and result.reconciled.deletes_remapped:
@@ -290,22 +281,21 @@ def _rows(status: ResourceStatus) -> str:
     return ", ".join(parts)
 
 
-def _segments(status: ResourceStatus) -> str:
-    if isinstance(status, TableStatus):
-        return "" if status.segments is None else f"{status.segments} live"
-    result = status.result
-    if result is not None and result.instants:
-        return f"instants {shortened_names(result.instants)}"
-    return shortened_names(result.segments) if result is not None and result.segments else ""
+CUT = re.compile(r"… and (\d+) more")
+"""The last element of a list that was shortened for a status in a cluster."""
 
 
 def shortened_names(names: Sequence[str], limit: int = 8) -> str:
     """Names with equal ones joined, and the middle of a long list left out."""
-    runs = [(name, len(list(group))) for name, group in itertools.groupby(names)]
-    folded = [f"{name} (×{count})" if count > 1 else name for name, count in runs]
-    if len(folded) <= limit:
+    cut = CUT.fullmatch(names[-1]) if names else None
+    more = int(cut[1]) - 1 if cut else 0
+    runs = itertools.groupby(names[:-1] if cut else names)
+    counts = [(name, len(list(group))) for name, group in runs]
+    folded = [f"{name} (×{count})" if count > 1 else name for name, count in counts]
+    if not cut and len(folded) <= limit:
         return ", ".join(folded)
-    return ", ".join(folded[: limit - 2]) + f", … {folded[-1]} ({len(names)} in all)"
+    last = "" if cut else f"{folded[-1]} "
+    return ", ".join(folded[: limit - 2]) + f", … {last}({len(names) + more} in all)"
 
 
 # Shows operations while they run: bars on a terminal, a line for each elsewhere.

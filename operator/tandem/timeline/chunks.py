@@ -110,24 +110,21 @@ def parse_chunk(text: str, granularity: Granularity, *, resource: str = "") -> T
     """
     interval = _parse_label(text)
     if interval is None:
-        raise InvalidSpec(
-            "This is not a time chunk",
-            resource=resource,
-            field="spec.semiMajor.chunks",
-            found=text,
-            expected="2013, 2013-Q1, 2013-02, 2013-W05, 2013-02-01, 2013-02-01T05 or start/end",
-            remedy="Name chunks as `tandem table segments` shows them.",
-        )
-    if interval != ALWAYS and not _is_whole(interval, granularity):
-        raise InvalidSpec(
-            "This interval does not hold whole chunks of the table",
-            resource=resource,
-            field="spec.semiMajor.chunks",
-            found=text,
-            expected=f"whole chunks of granularity {granularity}",
-            remedy="Name chunks as `tandem table segments` shows them.",
-        )
-    return interval
+        problem = "This is not a time chunk"
+        expected = "2013, 2013-Q1, 2013-02, 2013-W05, 2013-02-01, 2013-02-01T05 or start/end"
+    elif interval == ALWAYS or _is_whole(interval, granularity):
+        return interval
+    else:
+        problem = "This interval does not hold whole chunks of the table"
+        expected = f"whole chunks of granularity {granularity}"
+    raise InvalidSpec(
+        problem,
+        resource=resource,
+        field="spec.semiMajor.chunks",
+        found=text,
+        expected=expected,
+        remedy="Name chunks as `tandem table segments` shows them.",
+    )
 
 
 def parse_any_interval(text: str) -> TimeInterval | None:

@@ -83,7 +83,7 @@ def of(names: Iterable[str]) -> Lineage:
 
 def format_lineage(lineage: Lineage, limit: int = MAX_LENGTH) -> str:
     """Text of at most `limit` characters: ranges, merged names, foreign names, `+` the rest."""
-    parts = [(f"{lo}-{hi}" if lo < hi else str(lo), hi - lo + 1) for lo, hi in lineage.ranges]
+    parts = [(_text(lo, hi), hi - lo + 1) for lo, hi in lineage.ranges]
     parts += [(name, 1) for name in sorted(lineage.names, key=_order)]
     left = sum(count for _, count in parts) + lineage.more
     room = limit - len(f",+{left}")
@@ -205,7 +205,8 @@ class Roots:
         """The loads, as `0-3,7`; empty if a file has no root."""
         if not self.all_known:
             return ""
-        return _joined_texts(zip(self.first.tolist(), self.last.tolist(), strict=True))
+        ranges = _joined(zip(self.first.tolist(), self.last.tolist(), strict=True))
+        return ",".join(_text(first, last) for first, last in ranges)
 
 
 def read_roots(files: pa.Table) -> Roots:
@@ -246,16 +247,6 @@ def _range(text: pa.Array) -> tuple[IntArray, IntArray]:
     first, last = (pc.struct_field(parts, name) for name in ("first", "last"))
     last = pc.if_else(pc.equal(last, ""), first, last)
     return _number(first, _NUMBER), _number(last, _NUMBER)
-
-
-def _joined_texts(ranges: Iterable[tuple[int, int]]) -> str:
-    joined: list[tuple[int, int]] = []
-    for first, last in sorted(ranges):
-        if joined and first <= joined[-1][1] + 1:
-            joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
-        else:
-            joined.append((first, last))
-    return ",".join(_text(first, last) for first, last in joined)
 
 
 def _text(first: int, last: int) -> str:

@@ -5,51 +5,36 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from tandem.cli.errors import Exit, add_table_to_errors, errors_to_exit
-from tandem.cli.options import Command, within
+from tandem.cli.options import Command, argument, option, within
 from tandem.errors import InvalidSpec, TandemError
 
 if TYPE_CHECKING:
     from tandem.cli.commands.target import Target
 
-OptionalFilenames = Annotated[
-    list[str] | None,
-    typer.Option("-f", "--filename", help="Files that define the LakeTable; repeatable."),
-]
-TableArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="LOCATION_OR_NAME",
-        help="URL or path of a table, or with -f the name of a LakeTable.",
-    ),
-]
-StoreOptions = Annotated[
-    list[str] | None,
-    typer.Option("--option", metavar="KEY=VALUE", help="Option of the object store; repeatable."),
-]
-CloneSources = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--clone-source",
-        metavar="LOCATION",
-        help="Of a shallow clone: URL or path of its source; repeatable.",
-    ),
-]
-Version = Annotated[
-    int | None, typer.Option("--version", min=0, help="Delta version; the latest by default.")
-]
-Timestamp = Annotated[
-    str | None,
-    typer.Option(
-        "--timestamp",
-        metavar="TIME",
-        help="The newest version not after this time; in UTC unless it names a zone.",
-    ),
-]
+TABLE_FILES = option(None, "Files that define the LakeTable; repeatable.", "-f", "--filename")
+TABLE = argument(
+    ..., "LOCATION_OR_NAME", "URL or path of a table, or with -f the name of a LakeTable."
+)
+STORE_OPTIONS = option(
+    None, "Option of the object store; repeatable.", "--option", metavar="KEY=VALUE"
+)
+CLONE_SOURCES = option(
+    None,
+    "Of a shallow clone: URL or path of its source; repeatable.",
+    "--clone-source",
+    metavar="LOCATION",
+)
+VERSION = option(None, "Delta version; the latest by default.", min=0)
+TIMESTAMP = option(
+    None,
+    "The newest version not after this time; in UTC unless it names a zone.",
+    metavar="TIME",
+)
 
 
 def moment_ms(version: int | None, timestamp: str | None) -> int | None:
@@ -144,10 +129,10 @@ def on_table(function: Callable[..., Exit]) -> Command:
     """A command on one table, which is its first argument."""
 
     def run(
-        table: TableArgument,
+        table: str = TABLE,
         *,
-        files: OptionalFilenames = None,
-        options: StoreOptions = None,
+        files: list[str] | None = TABLE_FILES,
+        options: list[str] | None = STORE_OPTIONS,
         **own: Any,
     ) -> None:
         with opened(table, files, options) as target:
@@ -160,11 +145,11 @@ def on_rows(function: Callable[..., Exit]) -> Command:
     """As `on_table`, for a command that reads data files: also those of a clone's source."""
 
     def run(
-        table: TableArgument,
+        table: str = TABLE,
         *,
-        files: OptionalFilenames = None,
-        options: StoreOptions = None,
-        clone_sources: CloneSources = None,
+        files: list[str] | None = TABLE_FILES,
+        options: list[str] | None = STORE_OPTIONS,
+        clone_sources: list[str] | None = CLONE_SOURCES,
         **own: Any,
     ) -> None:
         with opened(table, files, options, clone_sources) as target:

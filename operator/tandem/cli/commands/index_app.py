@@ -3,44 +3,32 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 import typer
 
 from tandem.cli.commands.arguments import (
-    OptionalFilenames,
-    StoreOptions,
-    Timestamp,
-    Version,
+    STORE_OPTIONS,
+    TABLE_FILES,
+    TIMESTAMP,
+    VERSION,
     command,
     on_rows,
     on_table,
 )
 from tandem.cli.errors import Exit
-from tandem.cli.options import option
+from tandem.cli.options import argument, group, option
 from tandem.cli.output import Output, OutputOption
 
 if TYPE_CHECKING:
     from tandem.cli.commands.target import Target
 
-index_app = typer.Typer(
-    help="Count rows and prune files by what the log says.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
+index_app = group("Count rows and prune files by what the log says.")
 
-Where = Annotated[
-    str | None,
-    typer.Option(
-        "--where", metavar="EXPR", help="Only rows for which this Spark SQL condition is true."
-    ),
-]
-Segments = Annotated[
-    str | None,
-    typer.Option("--segments", metavar="A,B", help="Only rows in files of these segments."),
-]
-Base = Annotated[bool, typer.Option("--base", help="Of a merge-on-read table: without its log.")]
+WHERE = option(None, "Only rows for which this Spark SQL condition is true.", metavar="EXPR")
+SEGMENTS = option(None, "Only rows in files of these segments.", metavar="A,B")
+BASE = option(False, "Of a merge-on-read table: without its log.")
 
 
 def local_folder(text: str) -> Path:
@@ -59,11 +47,11 @@ def local_folder(text: str) -> Path:
 def count(
     target: Target,
     *,
-    where: Where = None,
-    version: Version = None,
-    timestamp: Timestamp = None,
-    segments: Segments = None,
-    base: Base = False,
+    where: str | None = WHERE,
+    version: int | None = VERSION,
+    timestamp: str | None = TIMESTAMP,
+    segments: str | None = SEGMENTS,
+    base: bool = BASE,
     output: OutputOption = Output.TABLE,
 ) -> Exit:
     """Print the number of rows."""
@@ -79,11 +67,11 @@ def bounds(
     target: Target,
     *,
     columns: str = option(..., "Of these columns.", metavar="A,B"),
-    where: Where = None,
-    version: Version = None,
-    timestamp: Timestamp = None,
-    segments: Segments = None,
-    base: Base = False,
+    where: str | None = WHERE,
+    version: int | None = VERSION,
+    timestamp: str | None = TIMESTAMP,
+    segments: str | None = SEGMENTS,
+    base: bool = BASE,
     output: OutputOption = Output.TABLE,
 ) -> Exit:
     """Print the least and the greatest value of columns."""
@@ -98,11 +86,11 @@ def bounds(
 def splits(
     target: Target,
     *,
-    where: Where = None,
-    version: Version = None,
-    timestamp: Timestamp = None,
-    segments: Segments = None,
-    base: Base = False,
+    where: str | None = WHERE,
+    version: int | None = VERSION,
+    timestamp: str | None = TIMESTAMP,
+    segments: str | None = SEGMENTS,
+    base: bool = BASE,
     output: OutputOption = Output.TABLE,
 ) -> Exit:
     """List the files that a reader needs, and whether it still has to apply the condition."""
@@ -117,8 +105,8 @@ def splits(
 def show(
     target: Target,
     *,
-    version: Version = None,
-    base: Base = False,
+    version: int | None = VERSION,
+    base: bool = BASE,
     output: OutputOption = Output.TABLE,
 ) -> Exit:
     """Show what is known of a table's files: rows, and bounds by column."""
@@ -132,8 +120,8 @@ def show(
 def verify(
     target: Target,
     *,
-    version: Version = None,
-    base: Base = False,
+    version: int | None = VERSION,
+    base: bool = BASE,
     output: OutputOption = Output.TABLE,
 ) -> Exit:
     """Read all rows, and list the files of which the log says something else.
@@ -150,13 +138,11 @@ def verify(
 def serve(
     _: typer.Context,
     *,
-    tables: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="NAME[=LOCATION]...",
-            help="Tables by the name that callers use; with -f names of LakeTables.",
-        ),
-    ],
+    tables: list[str] = argument(
+        ...,
+        "NAME[=LOCATION]...",
+        "Tables by the name that callers use; with -f names of LakeTables.",
+    ),
     listen: str = option(
         "127.0.0.1:8815", "Address to listen on; port 0 picks a free one.", metavar="HOST:PORT"
     ),
@@ -174,8 +160,8 @@ def serve(
         metavar="PATH",
         parser=local_folder,
     ),
-    files: OptionalFilenames = None,
-    options: StoreOptions = None,
+    files: list[str] | None = TABLE_FILES,
+    options: list[str] | None = STORE_OPTIONS,
 ) -> Exit:
     """Serve counts, bounds and splits of tables over Arrow Flight, until it is stopped.
 

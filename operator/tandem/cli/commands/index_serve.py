@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tandem.cli.commands.target import Target, target
 from tandem.cli.errors import Exit, say
+from tandem.cli.options import parsed
 from tandem.errors import InvalidSpec
 from tandem.index import TableIndex
 from tandem.index.server.access import MIN_TOKEN
@@ -67,7 +68,10 @@ def serve(
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    limit = _memory(settings.memory)
+    limit = None
+    if settings.memory is not None:
+        expected = "a size, as 512Mi or 4Gi"
+        limit = parsed(parse_quantity, settings.memory, "--memory", expected)
     # What the log says and what footers say: half for each.
     half = None if limit is None else limit // 2
     local = ExecutorService(stores, limit_bytes=half)
@@ -91,17 +95,6 @@ def serve(
 
 def _index(target: Target) -> TableIndex:
     return TableIndex(target.log(), row_groups=False)
-
-
-def _memory(text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        return parse_quantity(text)
-    except ValueError as error:
-        raise InvalidSpec(
-            str(error), resource="--memory", found=text, expected="a size, as 512Mi or 4Gi"
-        ) from error
 
 
 def _address(text: str) -> tuple[str, int]:

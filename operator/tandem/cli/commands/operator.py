@@ -41,16 +41,12 @@ def etcd_settings(
     locks: Locks,
     endpoints: Sequence[str],
     *,
-    prefix: str,
-    ttl_s: int,
-    ca: Path | None,
-    certificate: Path | None,
-    key: Path | None,
-    user: str,
     password: str,
     password_file: Path | None,
+    **connection: Any,
 ) -> EtcdSettings | None:
-    """The settings of the locks in etcd; None for locks inside the process. Raises: InvalidSpec."""
+    """The settings of the locks in etcd; None for locks inside the process. `connection`: the
+    others of `EtcdSettings`. Raises: InvalidSpec."""
     if locks is Locks.IN_PROCESS:
         if endpoints:
             raise InvalidSpec(
@@ -72,16 +68,7 @@ def etcd_settings(
 
     if password_file is not None:
         password = password_file.read_text().strip()
-    return EtcdSettings(
-        endpoints=tuple(endpoints),
-        prefix=prefix,
-        ttl_s=ttl_s,
-        ca=ca,
-        certificate=certificate,
-        key=key,
-        user=user,
-        password=password,
-    )
+    return EtcdSettings(endpoints=tuple(endpoints), password=password, **connection)
 
 
 def table_memory(text: str) -> int:

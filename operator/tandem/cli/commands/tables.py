@@ -9,11 +9,9 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from tandem.cli.commands.arguments import Version, on_table
+from tandem.cli.commands.arguments import VERSION, on_table
 from tandem.cli.errors import Exit, say
-from tandem.cli.options import option
+from tandem.cli.options import group, option
 from tandem.cli.output import (
     ByteSize,
     Output,
@@ -34,14 +32,8 @@ if TYPE_CHECKING:
     from tandem.operations.clean.clean import CleaningResult
     from tandem.planning.cleaning import CleaningRules
 
-table_app = typer.Typer(
-    help="Inspect a table.", no_args_is_help=True, pretty_exceptions_enable=False
-)
-log_app = typer.Typer(
-    help="Inspect the log of a merge-on-read table.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
+table_app = group("Inspect a table.")
+log_app = group("Inspect the log of a merge-on-read table.")
 
 
 @table_app.command(short_help="List the segments of a version.")
@@ -50,7 +42,7 @@ def segments(
     table: Target,
     *,
     output: OutputOption = Output.TABLE,
-    version: Version = None,
+    version: int | None = VERSION,
     every: bool = option(False, "Also former segments that the log still has.", "--all"),
 ) -> Exit:
     """List segments: level, status, interval, load time, size, deleted rows."""
@@ -125,7 +117,9 @@ def _in_words(name: str) -> str:
 
 @table_app.command(short_help="Show version, size, columns and protocol.")
 @on_table
-def show(table: Target, *, output: OutputOption = Output.TABLE, version: Version = None) -> Exit:
+def show(
+    table: Target, *, output: OutputOption = Output.TABLE, version: int | None = VERSION
+) -> Exit:
     """Show a table's version, size, columns and protocol."""
     import pyarrow.compute as pc
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -24,21 +25,15 @@ if TYPE_CHECKING:
     from tandem.timeline.chunks import TimeColumn
 
 
+@dataclass(frozen=True)
 class Target:
     """A table as given on the command line: by its location, or by the name of a LakeTable in the
     given files. `clone_sources`: of a shallow clone, those of the LakeTable among them."""
 
-    def __init__(
-        self,
-        location: str,
-        table: LakeTable | None,
-        options: dict[str, str],
-        clone_sources: tuple[str, ...] = (),
-    ) -> None:
-        self.location = location
-        self.table = table
-        self.options = options
-        self.clone_sources = clone_sources
+    location: str
+    table: LakeTable | None
+    options: dict[str, str]
+    clone_sources: tuple[str, ...] = ()
 
     def open(self) -> Store:
         from tandem.storage import open_store

@@ -1,107 +1,65 @@
 """The commands that do one thing to one table, and their options.
 
 `COMMANDS` is the list of them: an entry turns its options into the spec of a resource, and says
-which field of it each option fills.
+which field of it each option fills (`Typed`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Any, Final
 
 import typer
 
 from tandem.cli.commands.arguments import (
-    CloneSources,
-    OptionalFilenames,
-    StoreOptions,
-    TableArgument,
+    CLONE_SOURCES,
+    STORE_OPTIONS,
+    TABLE,
+    TABLE_FILES,
     names_in,
     opened,
 )
+from tandem.cli.direct.resources import DirectOperation, Typed, assignments, merge_spec, source
 from tandem.cli.errors import errors_to_exit
-from tandem.cli.options import Command, option, within
+from tandem.cli.options import Command, argument, option, within
 from tandem.cli.output import Output
 from tandem.spec.update import SourceFormat
 
-if TYPE_CHECKING:
-    from tandem.cli.direct.resources import DirectOperation
-
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only plan; change nothing.")]
-DirectOutput = Annotated[
-    Output,
-    typer.Option(
-        "-o",
-        "--output",
-        help="Output format; yaml prints the resources for `tandem run -f`, and runs nothing.",
-    ),
-]
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Hide progress.")]
-TargetFileSize = Annotated[
-    str | None,
-    typer.Option(
-        "--target-file-size", metavar="SIZE", help="Target size of output files; 128Mi by default."
-    ),
-]
-FileFilter = Annotated[
-    str | None,
-    typer.Option(
-        "--where",
-        metavar="EXPR",
-        help="Only files that may hold matching rows, by statistics and partition values.",
-    ),
-]
-Columns = Annotated[
-    str,
-    typer.Argument(
-        metavar="COLUMNS",
-        help="Columns to order by, separated by commas; in backquotes as in SQL.",
-    ),
-]
-Rows = Annotated[
-    str,
-    typer.Option("--where", metavar="EXPR", help="A Spark SQL condition; `true` selects all rows."),
-]
-EnableDeletionVectors = Annotated[
-    bool,
-    typer.Option(
-        "--enable-deletion-vectors",
-        help="Enable deletion vectors if the table lacks them: deletes and updates then write "
-        "these instead of rewriting files. It upgrades the table's protocol: old readers may then "
-        "refuse it.",
-    ),
-]
-From = Annotated[
-    str, typer.Option("--from", metavar="SOURCE", help="URL or path of a file, folder or table.")
-]
-Format = Annotated[
-    SourceFormat | None,
-    typer.Option(
-        "--format",
-        case_sensitive=False,
-        help="Format of the source; by default inferred from its name.",
-    ),
-]
-SourceOptions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--source-option",
-        metavar="KEY=VALUE",
-        help="Spark's option for reading the source, such as header=true; repeatable.",
-    ),
-]
-SourceVersion = Annotated[
-    int | None,
-    typer.Option(
-        "--source-version", min=0, help="Version of a Delta source; the latest by default."
-    ),
-]
-Assignments = Annotated[
-    list[str],
-    typer.Option(
-        "--set", metavar="COLUMN=EXPR", help="New value of a column, in Spark SQL; repeatable."
-    ),
-]
+DRY_RUN = option(False, "Only plan; change nothing.", "--dry-run")
+OUTPUT = option(
+    Output.TABLE,
+    "Output format; yaml prints the resources for `tandem run -f`, and runs nothing.",
+    "-o",
+    "--output",
+)
+QUIET = option(False, "Hide progress.", "-q", "--quiet")
+TARGET_FILE_SIZE = option(None, "Target size of output files; 128Mi by default.", metavar="SIZE")
+FILE_FILTER = option(
+    None,
+    "Only files that may hold matching rows, by statistics and partition values.",
+    metavar="EXPR",
+)
+COLUMNS = argument(
+    ..., "COLUMNS", "Columns to order by, separated by commas; in backquotes as in SQL."
+)
+ROWS = option(..., "A Spark SQL condition; `true` selects all rows.", metavar="EXPR")
+ENABLE_DELETION_VECTORS = option(
+    False,
+    "Enable deletion vectors if the table lacks them: deletes and updates then write these instead "
+    "of rewriting files. It upgrades the table's protocol: old readers may then refuse it.",
+)
+FROM = option(..., "URL or path of a file, folder or table.", "--from", metavar="SOURCE")
+FORMAT = option(
+    None, "Format of the source; by default inferred from its name.", "--format",
+    case_sensitive=False,
+)  # fmt: skip
+SOURCE_OPTIONS = option(
+    None,
+    "Spark's option for reading the source, such as header=true; repeatable.",
+    "--source-option",
+    metavar="KEY=VALUE",
+)
+SOURCE_VERSION = option(None, "Version of a Delta source; the latest by default.", min=0)
 
 
 def _direct(asked: Callable[..., DirectOperation]) -> Command:
@@ -109,14 +67,14 @@ def _direct(asked: Callable[..., DirectOperation]) -> Command:
 
     def run(
         context: typer.Context,
-        location: TableArgument,
+        location: str = TABLE,
         *,
-        dry_run: DryRun = False,
-        output: DirectOutput = Output.TABLE,
-        quiet: Quiet = False,
-        files: OptionalFilenames = None,
-        options: StoreOptions = None,
-        clone_sources: CloneSources = None,
+        dry_run: bool = DRY_RUN,
+        output: Output = OUTPUT,
+        quiet: bool = QUIET,
+        files: list[str] | None = TABLE_FILES,
+        options: list[str] | None = STORE_OPTIONS,
+        clone_sources: list[str] | None = CLONE_SOURCES,
         **own: Any,
     ) -> None:
         with opened(location, files, options, clone_sources) as target:
@@ -130,82 +88,78 @@ def _direct(asked: Callable[..., DirectOperation]) -> Command:
 
 @_direct
 def compact(
-    *, where: FileFilter = None, target_file_size: TargetFileSize = None
+    *, where: str | None = FILE_FILTER, target_file_size: str | None = TARGET_FILE_SIZE
 ) -> DirectOperation:
     """Rewrite small files as larger ones: OPTIMIZE.
 
     Other writers need not stop. Files that are large enough and have few deleted rows are left
     alone.
     """
-    return _compaction(where, target_file_size)
+    return _compaction(where, target_file_size, None)
 
 
 @_direct
 def zorder(
-    *, columns: Columns, where: FileFilter = None, target_file_size: TargetFileSize = None
+    *,
+    columns: str = COLUMNS,
+    where: str | None = FILE_FILTER,
+    target_file_size: str | None = TARGET_FILE_SIZE,
 ) -> DirectOperation:
     """Cluster rows by several columns at once: OPTIMIZE … ZORDER BY.
 
     Filters on any of the columns then skip files. Files that are in this order already are left
     alone.
     """
-    return _compaction(where, target_file_size, strategy="ZOrder", columns=columns)
+    return _compaction(where, target_file_size, _layout("ZOrder", columns))
 
 
 @_direct
 def sort(
-    *, columns: Columns, where: FileFilter = None, target_file_size: TargetFileSize = None
+    *,
+    columns: str = COLUMNS,
+    where: str | None = FILE_FILTER,
+    target_file_size: str | None = TARGET_FILE_SIZE,
 ) -> DirectOperation:
     """Sort rows by columns, the first one first.
 
     Files that are in this order already are left alone.
     """
-    return _compaction(where, target_file_size, strategy="Sort", columns=columns)
+    return _compaction(where, target_file_size, _layout("Sort", columns))
 
 
 @_direct
 def update(
     *,
-    where: Rows,
-    assignments: Assignments,
-    enable_deletion_vectors: EnableDeletionVectors = False,
+    where: str = ROWS,
+    set_: list[str] = option(
+        ..., "New value of a column, in Spark SQL; repeatable.", "--set", metavar="COLUMN=EXPR"
+    ),
+    enable_deletion_vectors: bool = ENABLE_DELETION_VECTORS,
 ) -> DirectOperation:
     """Update rows, beside compactions and other writers."""
-    from tandem.cli.direct import resources
-
-    return resources.DirectOperation(
-        "TableUpdate",
-        {"update": {"where": where, "set": resources.assignments(assignments)}},
-        {"update.where": "--where", "update.set": "--set", "update": "--set"},
-        _vectors(enable_deletion_vectors),
-    )
+    what = {"where": Typed("--where", where), "set": Typed("--set", assignments(set_))}
+    return _statement({"update": Typed("--set", what)}, enable_deletion_vectors)
 
 
 @_direct
 def delete(
-    *, where: Rows, enable_deletion_vectors: EnableDeletionVectors = False
+    *, where: str = ROWS, enable_deletion_vectors: bool = ENABLE_DELETION_VECTORS
 ) -> DirectOperation:
     """Delete rows, beside compactions and other writers."""
-    from tandem.cli.direct.resources import DirectOperation
-
-    return DirectOperation(
-        "TableUpdate",
-        {"delete": {"where": where}},
-        {"delete.where": "--where", "delete": "--where"},
-        _vectors(enable_deletion_vectors),
-    )
+    what = Typed("--where", {"where": Typed("--where", where)})
+    return _statement({"delete": what}, enable_deletion_vectors)
 
 
 @_direct
 def merge(
     *,
-    from_: From,
+    from_: str = FROM,
     on: str = option(
         ..., "Which rows match; t is the table, s the source: 't.id = s.id'.", metavar="EXPR"
     ),
     update_all: bool = option(False, "Replace rows that match by those of the source."),
     insert_all: bool = option(False, "Insert rows of the source without a match."),
-    assignments: list[str] | None = option(
+    set_: list[str] | None = option(
         None,
         "Update rows that match: new value of a column, such as n=s.n; repeatable.",
         "--set",
@@ -216,74 +170,54 @@ def merge(
         "Delete rows that match and for which this is true, such as s.op = 'D'.",
         metavar="EXPR",
     ),
-    format_: Format = None,
-    source_options: SourceOptions = None,
-    source_version: SourceVersion = None,
-    enable_deletion_vectors: EnableDeletionVectors = False,
+    format_: SourceFormat | None = FORMAT,
+    source_options: list[str] | None = SOURCE_OPTIONS,
+    source_version: int | None = SOURCE_VERSION,
+    enable_deletion_vectors: bool = ENABLE_DELETION_VECTORS,
 ) -> DirectOperation:
     """Merge a source into the table, beside other writers.
 
     `-o yaml` prints a resource to which further clauses can be added.
     """
-    from tandem.cli.direct import resources
-
-    spec = resources.merge_spec(
+    clauses = merge_spec(
         on,
         update_all=update_all,
         insert_all=insert_all,
-        set_=assignments or [],
+        set_=set_ or [],
         delete_when=delete_when,
     )
-    source = resources.source(from_, format_, source_options or (), source_version)
-    return resources.DirectOperation(
-        "TableUpdate",
-        {"merge": {"source": source, **spec}},
-        {
-            "merge.on": "--on",
-            **resources.options_of_clauses(deletes=delete_when is not None),
-            "merge.whenNotMatched": "--insert-all",
-            **resources.options_of_source("merge.source"),
-        },
-        _vectors(enable_deletion_vectors),
-    )
+    read = source(from_, format_, source_options or (), source_version)
+    return _statement({"merge": {"source": read, **clauses}}, enable_deletion_vectors)
 
 
 @_direct
 def ingest(
     *,
-    from_: From,
-    format_: Format = None,
-    source_options: SourceOptions = None,
-    source_version: SourceVersion = None,
-    target_file_size: TargetFileSize = None,
+    from_: str = FROM,
+    format_: SourceFormat | None = FORMAT,
+    source_options: list[str] | None = SOURCE_OPTIONS,
+    source_version: int | None = SOURCE_VERSION,
+    target_file_size: str | None = TARGET_FILE_SIZE,
 ) -> DirectOperation:
     """Append the rows of a source."""
-    from tandem.cli.direct import resources
-
-    source = resources.source(from_, format_, source_options or (), source_version)
-    return resources.DirectOperation(
-        "TableIngest",
-        {"source": source, **_sizes(target_file_size)},
-        {**resources.options_of_source("source"), "targetFileSize": "--target-file-size"},
-    )
+    read = source(from_, format_, source_options or (), source_version)
+    size = Typed("--target-file-size", target_file_size)
+    return DirectOperation("TableIngest", {"source": read, "targetFileSize": size})
 
 
 def maintain(
     context: typer.Context,
-    location_or_file: Annotated[
-        str,
-        typer.Argument(
-            metavar="LOCATION_OR_FILE",
-            help="A file with LakeTables, or URL or path of a table, which is compacted and "
-            "cleaned.",
-        ),
-    ],
-    dry_run: DryRun = False,
-    output: DirectOutput = Output.TABLE,
-    quiet: Quiet = False,
-    files: OptionalFilenames = None,
-    options: StoreOptions = None,
-    clone_sources: CloneSources = None,
+    location_or_file: str = argument(
+        ...,
+        "LOCATION_OR_FILE",
+        "A file with LakeTables, or URL or path of a table, which is compacted and cleaned.",
+    ),
+    dry_run: bool = DRY_RUN,
+    output: Output = OUTPUT,
+    quiet: bool = QUIET,
+    files: list[str] | None = TABLE_FILES,
+    options: list[str] | None = STORE_OPTIONS,
+    clone_sources: list[str] | None = CLONE_SOURCES,
 ) -> None:
     """Do once what an operator would do now: for cron or Airflow.
 
@@ -314,28 +248,24 @@ COMMANDS: Final[tuple[Callable[..., None], ...]] = (
 
 
 def _compaction(
-    where: str | None, target_file_size: str | None, *, strategy: str = "", columns: str = ""
+    where: str | None, target_file_size: str | None, layout: Typed | None
 ) -> DirectOperation:
     """A compaction of all chunks, or of the files that a condition selects."""
-    from tandem.cli.direct.resources import DirectOperation
-
-    spec: dict[str, Any] = {"type": "SemiMajor"}
-    if where is not None:
-        spec = {"type": "Custom", "custom": {"where": where}}
-    if strategy:
-        spec["layout"] = {"strategy": strategy, "columns": names_in(columns, "COLUMNS")}
-    options = {
-        "custom.where": "--where",
-        "layout": "COLUMNS",
-        "layout.columns": "COLUMNS",
-        "targetFileSize": "--target-file-size",
+    spec: dict[str, Any] = {
+        "type": "SemiMajor",
+        "layout": layout,
+        "targetFileSize": Typed("--target-file-size", target_file_size),
     }
-    return DirectOperation("TableCompaction", {**spec, **_sizes(target_file_size)}, options)
+    if where is not None:
+        spec |= {"type": "Custom", "custom": {"where": Typed("--where", where)}}
+    return DirectOperation("TableCompaction", spec)
 
 
-def _sizes(target_file_size: str | None) -> dict[str, Any]:
-    return {} if target_file_size is None else {"targetFileSize": target_file_size}
+def _layout(strategy: str, columns: str) -> Typed:
+    names = Typed("COLUMNS", names_in(columns, "COLUMNS"))
+    return Typed("COLUMNS", {"strategy": strategy, "columns": names})
 
 
-def _vectors(enable: bool) -> dict[str, Any]:
-    return {"enableDeletionVectors": True} if enable else {}
+def _statement(spec: dict[str, Any], enable_vectors: bool) -> DirectOperation:
+    vectors = {"enableDeletionVectors": True} if enable_vectors else {}
+    return DirectOperation("TableUpdate", spec, vectors)

@@ -123,7 +123,7 @@ def says_something(outcome: ResourceOutcome) -> bool:
 
 
 _ENDINGS = (".yaml", ".yml", ".json")
-_WITHOUT_A_POLICY = DirectOperation("TableCompaction", {"type": "SemiMajor"}, {})
+_WITHOUT_A_POLICY = DirectOperation("TableCompaction", {"type": "SemiMajor"})
 
 
 def maintain(

@@ -10,14 +10,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from tandem.cli.commands.target import Target, as_location, key_and_value
 from tandem.errors import InvalidSpec
 from tandem.spec import API_VERSION, LakeTable, Operation
 from tandem.spec.loader import parse
@@ -25,26 +24,57 @@ from tandem.spec.problems import InvalidSpecs
 from tandem.spec.resources import AnyKind
 from tandem.spec.update import SourceFormat
 
+if TYPE_CHECKING:
+    from tandem.cli.commands.target import Target
+
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
 _MOST_OF_A_NAME = 40
 _ASSIGNMENT = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^=`]+?))\s*=(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
+class Typed:
+    """A part of a spec, and the option or argument that it comes from: what messages say in place
+    of its path. None: it was not typed, and the spec lacks it. `keyed`: each key is typed after the
+    option, as in `--source-option header=true`."""
+
+    option: str
+    value: Any
+    keyed: bool = False
+
+
 class DirectOperation:
     """One operation as a command asks for it.
 
-    Attributes:
-        spec: without `tableRef`.
-        options: which option or argument each field of `spec` comes from, for messages: the longest
-            prefix of a field's path counts.
+    Args:
+        spec: without `tableRef`; parts of it may be `Typed`.
         table: fields of the LakeTable's spec.
     """
 
-    kind: str
-    spec: Mapping[str, Any]
-    options: Mapping[str, str]
-    table: Mapping[str, Any] = field(default_factory=dict)
+    def __init__(
+        self, kind: str, spec: Mapping[str, Any], table: Mapping[str, Any] | None = None
+    ) -> None:
+        self.kind = kind
+        self.table = table or {}
+        self.options: dict[str, str] = {}
+        """The options by path of a field: the longest prefix of a path counts."""
+        self.spec: dict[str, Any] = self._untyped(spec, "")
+
+    def _untyped(self, part: Any, path: str) -> Any:
+        if isinstance(part, Typed):
+            self.options[path] = part.option
+            if part.keyed:
+                self.options[f"{path}."] = f"{part.option} "
+            return self._untyped(part.value, path)
+        if isinstance(part, list):
+            return [self._untyped(each, f"{path}[{at}]") for at, each in enumerate(part)]
+        if not isinstance(part, Mapping):
+            return part
+        inner = {
+            name: self._untyped(each, f"{path}.{name}" if path else name)
+            for name, each in part.items()
+        }
+        return {name: each for name, each in inner.items() if each is not None}
 
 
 def resources_of(
@@ -151,13 +181,14 @@ def merge_spec(
             expected="one of them",
             remedy="Remove one of the two",
         )
-    matched: list[dict[str, Any]] = []
+    matched = []
     if delete_when is not None:
-        matched.append({"where": delete_when, "delete": {}})
+        when = Typed("--delete-when", delete_when)
+        matched.append(Typed("--delete-when", {"where": when, "delete": {}}))
     if update_all:
-        matched.append({"updateAll": {}})
+        matched.append(Typed("--update-all", {"updateAll": {}}))
     if set_:
-        matched.append({"update": {"set": assignments(set_)}})
+        matched.append(Typed("--set", {"update": {"set": Typed("--set", assignments(set_))}}))
     if not matched and not insert_all:
         raise InvalidSpec(
             "does nothing to any row",
@@ -166,24 +197,10 @@ def merge_spec(
             expected="--update-all, --insert-all, --set or --delete-when",
             remedy="Add --update-all --insert-all to write each row of the source",
         )
-    spec: dict[str, Any] = {"on": on}
-    if matched:
-        spec["whenMatched"] = matched
-    if insert_all:
-        spec["whenNotMatched"] = [{"insertAll": {}}]
-    return spec
-
-
-def options_of_clauses(*, deletes: bool) -> dict[str, str]:
-    """The options behind the clauses of `merge_spec`, in which a delete comes first."""
-    clauses = "merge.whenMatched"
-    update = f"{clauses}[{int(deletes)}]"
-    delete = {f"{clauses}[0]": "--delete-when", f"{clauses}[0].where": "--delete-when"}
     return {
-        clauses: "--update-all, --set or --delete-when",
-        **(delete if deletes else {}),
-        update: "--update-all",
-        f"{update}.update.set": "--set",
+        "on": Typed("--on", on),
+        "whenMatched": Typed("--update-all, --set or --delete-when", matched or None),
+        "whenNotMatched": Typed("--insert-all", [{"insertAll": {}}] if insert_all else None),
     }
 
 
@@ -252,12 +269,14 @@ def source(
     format_: SourceFormat | None,
     options: Sequence[str],
     version: int | None,
-) -> dict[str, Any]:
+) -> Typed:
     """`spec.source` of a resource. The format is that of the file's name, unless it is given.
     `options` as typed, `KEY=VALUE`.
 
     Raises: InvalidSpec for a location that is none, or a format that the name does not tell.
     """
+    from tandem.cli.commands.target import as_location, key_and_value
+
     pairs = dict(key_and_value(text, "--source-option") for text in options)
     plain = "://" not in location and "/" not in location
     # A file of the working directory has no slash, which a table must have.
@@ -271,24 +290,15 @@ def source(
             expected="a Delta table, or files that end in .parquet, .csv or .json",
             remedy=f"Add `--format` with one of {', '.join(SourceFormat)}",
         )
-    return {
-        "format": found.value,
-        "location": url,
-        **({"options": pairs} if pairs else {}),
-        **({"version": version} if version is not None else {}),
-    }
-
-
-def options_of_source(field: str) -> dict[str, str]:
-    """The options behind the fields of a `source`."""
-    return {
-        field: "--from",
-        f"{field}.location": "--from",
-        f"{field}.format": "--format",
-        f"{field}.options": "--source-option",
-        f"{field}.options.": "--source-option ",
-        f"{field}.version": "--source-version",
-    }
+    return Typed(
+        "--from",
+        {
+            "format": Typed("--format", found.value),
+            "location": Typed("--from", url),
+            "options": Typed("--source-option", pairs or None, keyed=True),
+            "version": Typed("--source-version", version),
+        },
+    )
 
 
 def _format_of(url: str) -> SourceFormat | None:

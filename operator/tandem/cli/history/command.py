@@ -133,19 +133,7 @@ def table_of_commits(entries: Sequence[HistoryEntry], width: int) -> Table:
     drawn = [*zip(reversed(entries), reversed(picture(entries)), strict=True)]
     wide = table_of(
         ["version", "", "time (UTC)", "operation", "by", "files", "rows", "met"],
-        [
-            [
-                entry.version,
-                lines,
-                people_time(entry.time_ms),
-                entry.operation_text,
-                entry.author,
-                entry.files_text,
-                entry.rows_text,
-                "; ".join(entry.notes),
-            ]
-            for entry, lines in drawn
-        ],
+        [[entry.version, lines, *entry.texts[1:]] for entry, lines in drawn],
     )
     if natural_width(wide) <= width:
         return wide

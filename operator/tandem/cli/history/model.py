@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from tandem.cli.output import people_time
 from tandem.delta.actions import AddFile, Commit, RemoveFile
 from tandem.delta.log.commit import ENGINE
 from tandem.delta.stats import num_records_of
@@ -144,6 +145,19 @@ class HistoryEntry:
         parts += [f"−{removed:,}"] if removed else ["−?"] if gone is None else []
         parts += [f"{restored:,} restored"] if restored else []
         return " ".join(parts)
+
+    @property
+    def texts(self) -> tuple[int, str, str, str, str, str, str]:
+        """Version, time, operation, author, files, rows and notes: a row of a table."""
+        return (
+            self.version,
+            people_time(self.time_ms),
+            self.operation_text,
+            self.author,
+            self.files_text,
+            self.rows_text,
+            "; ".join(self.notes),
+        )
 
     @property
     def notes(self) -> list[str]:

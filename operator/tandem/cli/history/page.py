@@ -13,12 +13,13 @@ import tandem
 from tandem.cli.history.model import (
     CommitEffect,
     ConcurrentCommit,
+    EntryKind,
     HistoryEntry,
     entries,
     segment_lifetimes,
 )
 from tandem.cli.history.scene import Scene, is_work, scene
-from tandem.cli.history.svg import STYLE, esc, svg
+from tandem.cli.history.svg import STYLE, arrow, cut, esc, river, shape, svg
 from tandem.cli.output import people_time
 from tandem.delta.actions import Commit
 from tandem.text import clean, counted
@@ -40,8 +41,7 @@ h1{font-size:26px;margin:0}h2{font-size:18px;margin:36px 0 10px}
 .tiles b{display:block;font-size:20px;line-height:1.25;font-variant-numeric:tabular-nums}
 .tiles span{color:var(--soft);font-size:13px}
 figure{margin:0;border:1px solid var(--line);border-radius:12px;overflow-x:auto}
-/* The newest is on the right: where it does not fit, that is what is seen first. */
-figure{direction:rtl}figure svg{display:block;direction:ltr;margin-right:auto}
+figure svg{display:block}
 .legend{display:flex;flex-wrap:wrap;gap:6px 18px;color:var(--soft);font-size:13px;margin:10px 2px}
 .legend svg{vertical-align:-3px;margin-right:5px;background:none}
 .stories{display:grid;grid-template-columns:repeat(auto-fill,minmax(330px,1fr));gap:12px;
@@ -105,8 +105,8 @@ def describe(found: Sequence[HistoryEntry]) -> str:
     """A description of the picture, for screen readers."""
     others = sum(not entry.ours for entry in found)
     sentences = [
-        f"{counted(len(found), 'version')}: {counted(others, 'commit')} of others above, "
-        f"{counted(len(found) - others, 'commit')} of Tandem in the middle, segments below."
+        f"{counted(len(found), 'version')}, the newest first: {counted(others, 'commit')} of "
+        f"others, {counted(len(found) - others, 'commit')} of Tandem; segments beside them."
     ]
     working = [entry for entry in found if entry.meetings]
     for entry in working[-MOST_STORIES:]:
@@ -148,24 +148,16 @@ def _legend() -> str:
         return (f'<span><svg class="tandem-history" width="{wide}" height="16" '
                 f'aria-hidden="true">{drawn}</svg>{text}</span>')  # fmt: skip
 
+    operation = shape(EntryKind.REWRITE, 8, 8, "ours") + '<path class="bar" d="M14 8H30V16"/>'
     pieces = [
-        piece('<circle cx="8" cy="8" r="5" class="append hollow"/>', "added rows"),
-        piece('<path d="M2 8L8 2L14 8L8 14Z" class="change"/>', "changed or deleted rows"),
-        piece('<rect x="3" y="3" width="10" height="10" class="rewrite"/>', "rewrote files"),
-        piece(
-            '<rect x="1" y="3" width="34" height="10" rx="5" class="bar"/>'
-            '<circle cx="34" cy="8" r="6" class="ours"/>',
-            "an operation of Tandem, from the version that it read to its own",
-            42,
-        ),
-        piece(
-            '<path class="arrow" d="M8 0V11"/><path class="head" d="M4 9L8 15L12 9Z"/>',
-            "a concurrent commit, and how the operation reconciled with it",
-        ),
-        piece('<path class="river s1" stroke-width="6" d="M3 8H30"/>',
-              "a segment, from its parents to its successors", 34),
-        piece('<path class="cut" d="M8 2v11"/>', "rows deleted in it"),
-    ]  # fmt: skip
+        piece(shape(EntryKind.APPEND, 8, 8, "append"), "added rows"),
+        piece(shape(EntryKind.CHANGE, 8, 8, "change"), "changed or deleted rows"),
+        piece(shape(EntryKind.REWRITE, 8, 8, "rewrite"), "rewrote files"),
+        piece(operation, "an operation of Tandem, down to the version that it read", 34),
+        piece(arrow(2, 8, 26), "a concurrent commit that it reconciled with", 28),
+        piece(river("s1", 6, "M8 0V16"), "a segment, up to its successors"),
+        piece(cut(8, 8), "rows deleted in it"),
+    ]
     return f'<p class="legend">{"".join(pieces)}</p>'
 
 
@@ -200,17 +192,8 @@ def _stories(found: Sequence[HistoryEntry]) -> str:
 def _versions(found: Sequence[HistoryEntry]) -> str:
     rows = []
     for entry in found[: -MOST_ROWS - 1 : -1]:
-        met = "; ".join(meeting.phrase for meeting in entry.meetings)
-        cells = [
-            ("n", str(entry.version)),
-            ("w", people_time(entry.time_ms)),
-            ("", entry.operation),
-            ("who", entry.author),
-            ("w", entry.files_text),
-            ("w", entry.rows_text),
-            ("", met),
-        ]
-        drawn = "".join(f'<td class="{style}">{esc(text)}</td>' for style, text in cells)
+        cells = zip(("n", "w", "", "who", "w", "w", ""), entry.texts, strict=True)
+        drawn = "".join(f'<td class="{style}">{esc(str(text))}</td>' for style, text in cells)
         rows.append(
             f'<tr id="v{entry.version}" class="{"ours" if entry.ours else ""}">{drawn}</tr>'
         )

@@ -39,7 +39,7 @@ class TimelineOptions:
     first: str | None = None
     before: str | None = None
     time_column: str | None = None
-    granularity: str | None = None
+    granularity: Granularity | None = None
     limit: int | None = None
 
 
@@ -115,7 +115,7 @@ def _time_column(table: Target, snapshot: Snapshot, options: TimelineOptions) ->
     from tandem.operations.kinds.time_column import find_time_column
     from tandem.spec.table import Granularity
 
-    granularity = None if options.granularity is None else _granularity(options.granularity)
+    granularity = options.granularity
     if options.time_column is not None:
         return find_time_column(
             options.time_column,
@@ -135,20 +135,6 @@ def _time_column(table: Target, snapshot: Snapshot, options: TimelineOptions) ->
             expected="--time-column, or a LakeTable with spec.time",
         )
     return replace(adopted, granularity=granularity)
-
-
-def _granularity(text: str) -> Granularity:
-    from tandem.spec.table import Granularity
-
-    for each in Granularity:
-        if each.lower() == text.lower():
-            return each
-    raise InvalidSpec(
-        "not a granularity",
-        resource="--granularity",
-        found=text,
-        expected=", ".join(Granularity),
-    )
 
 
 def _print_picture(recent: _Recent, window: TimeInterval, output: Output) -> None:

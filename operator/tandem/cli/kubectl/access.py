@@ -11,11 +11,11 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from kubernetes.aio.client import Configuration
 
@@ -41,12 +41,13 @@ from tandem.kube.client.api import (
     Unavailable,
 )
 from tandem.kube.client.credentials import AUTHORIZATION, Credentials, LogIn, Login, usual_files
-from tandem.kube.client.resources import TABLE_KIND, path
+from tandem.kube.client.resources import TABLE_KIND, condition, path
 from tandem.spec.common import GROUP, OPERATIONS
 from tandem.spec.index import IndexServer
 from tandem.spec.status import Phase
 
 _T = TypeVar("_T")
+_P = ParamSpec("_P")
 _PATIENCE_S = 5.0
 
 
@@ -90,17 +91,15 @@ def headers_of(flags: Flags) -> dict[str, str]:
     return user | ({"Impersonate-Group": flags.as_groups[0]} if flags.as_groups else {})
 
 
+@dataclass(frozen=True)
 class Access:
     """Calls as the user. Each of them may raise AccessDenied, ReferenceNotFound, InvalidSpec,
     ClusterUnavailable."""
 
-    def __init__(
-        self, api: Api, namespace: str, *, all_namespaces: bool = False, server: str = ""
-    ) -> None:
-        self.api = api
-        self.server = server
-        self.namespace = namespace
-        self.all_namespaces = all_namespaces
+    api: Api
+    namespace: str
+    all_namespaces: bool = False
+    server: str = ""
 
     @property
     def scope(self) -> str | None:
@@ -109,8 +108,8 @@ class Access:
 
     async def list(self, path: ResourcePath, *, labels: str = "", fields: str = "") -> list[Json]:
         """The objects, each with its `apiVersion` and `kind`."""
-        with_verb = self._doing("list", path)
-        found = await with_verb(self.api.list(path, labels=labels, fields=fields))
+        with self._doing("list", path):
+            found = await self.api.list(path, labels=labels, fields=fields)
         kind, version = str(found.get("kind", "")), str(found.get("apiVersion", ""))
         return [
             {"apiVersion": version, "kind": kind.removesuffix("List"), **item}
@@ -118,45 +117,47 @@ class Access:
         ]
 
     async def get(self, path: ResourcePath) -> Json:
-        return await self._doing("get", path)(self.api.get(path))
+        with self._doing("get", path):
+            return await self.api.get(path)
 
     async def create(self, path: ResourcePath, body: Mapping[str, Any]) -> Json:
-        return await self._doing("create", path)(self.api.create(path, body))
+        with self._doing("create", path):
+            return await self.api.create(path, body)
 
     async def patch(self, path: ResourcePath, patch: Mapping[str, Any]) -> Json:
-        return await self._doing("patch", path)(self.api.patch(path, patch))
+        with self._doing("patch", path):
+            return await self.api.patch(path, patch)
 
     async def delete(self, path: ResourcePath) -> None:
-        await self._doing("delete", path)(self.api.delete(path))
+        with self._doing("delete", path):
+            await self.api.delete(path)
 
     async def page(self, url: str) -> Json:
         """A page of the API server: `/version`, `/apis/…`."""
-        return await self._doing("get", ResourcePath("", "", url.strip("/")))(
-            self.api.request("GET", url)
-        )
+        with self._doing("get", ResourcePath("", "", url.strip("/"))):
+            return await self.api.request("GET", url)
 
     async def text(self, path: ResourcePath, sub: str, query: Mapping[str, str]) -> str:
         """A subresource that is not JSON: `log`."""
-        call = self.api.request("GET", path.url(sub), query=query, text=True)
-        found = await self._doing("get", path, sub)(call)
-        return str(found["text"])
+        with self._doing("get", path, sub):
+            return str(
+                (await self.api.request("GET", path.url(sub), query=query, text=True))["text"]
+            )
 
     async def from_pod(self, path: ResourcePath, port: str, page: str) -> str:
         """A page that a pod serves, through the API server."""
         pod = replace(path, name=f"{path.name}:{port}")
-        call = self.api.request("GET", f"{pod.url('proxy')}/{page}", text=True)
-        return str((await self._doing("get", path, "proxy")(call))["text"])
+        url = f"{pod.url('proxy')}/{page}"
+        with self._doing("get", path, "proxy"):
+            found = await self.api.request("GET", url, text=True)
+        return str(found["text"])
 
-    def _doing(
-        self, verb: str, path: ResourcePath, sub: str = ""
-    ) -> Callable[[Awaitable[_T]], Awaitable[_T]]:
-        async def call(request: Awaitable[_T]) -> _T:
-            try:
-                return await request
-            except ApiError as error:
-                raise in_words(error, verb, path, sub, server=self.server) from error
-
-        return call
+    @contextmanager
+    def _doing(self, verb: str, path: ResourcePath, sub: str = "") -> Iterator[None]:
+        try:
+            yield
+        except ApiError as error:
+            raise in_words(error, verb, path, sub, server=self.server) from error
 
 
 def resource_text(path: ResourcePath, sub: str = "") -> str:
@@ -240,7 +241,12 @@ async def opened(flags: Flags) -> AsyncIterator[Access]:
         )
 
 
-def run(flags: Flags, work: Callable[[Access], Awaitable[_T]]) -> _T:
+def run(
+    flags: Flags,
+    work: Callable[Concatenate[Access, _P], Awaitable[_T]],
+    *args: _P.args,
+    **options: _P.kwargs,
+) -> _T:
     """Run `work` on an event loop; SIGTERM ends it like Ctrl-C, after a clean-up.
 
     Raises: what `work` raises, Interrupted.
@@ -262,7 +268,7 @@ def run(flags: Flags, work: Callable[[Access], Awaitable[_T]]) -> _T:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, interrupt)
         async with opened(flags) as access:
-            return await work(access)
+            return await work(access, *args, **options)
 
     try:
         return asyncio.run(main())
@@ -396,15 +402,11 @@ def _member(pod: Mapping[str, Any], facts: Mapping[str, Any]) -> Json:
     labels = metadata.get("labels") or {}
     containers = status.get("containerStatuses") or ()
     spec = pod.get("spec") or {}
-    ready = any(
-        c.get("type") == "Ready" and c.get("status") == "True"
-        for c in status.get("conditions") or ()
-    )
     return {
         "namespace": metadata["namespace"],
         "name": metadata["name"],
         "phase": status.get("phase", "Unknown"),
-        "ready": ready,
+        "ready": condition(pod, "Ready").get("status") == "True",
         "restarts": sum(int(c.get("restartCount", 0)) for c in containers),
         "version": facts.get("version") or labels.get("app.kubernetes.io/version"),
         "image": next((c.get("image") for c in spec.get("containers") or ()), None),

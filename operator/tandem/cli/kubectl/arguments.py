@@ -15,7 +15,7 @@ from typing import Any, get_type_hints
 import typer
 
 from tandem.cli.errors import Exit, errors_to_exit
-from tandem.cli.options import Command, own_options
+from tandem.cli.options import Command, own_options, parsed
 from tandem.errors import InvalidSpec
 
 
@@ -63,12 +63,8 @@ class Flags:
         if self.request_timeout in ("", "0"):
             return 30.0
         text = self.request_timeout
-        try:
-            return parse_duration(f"{text}s" if text.isdigit() else text) / 1000
-        except ValueError as error:
-            raise InvalidSpec(
-                str(error), resource="--request-timeout", found=text, expected="10s, 1m"
-            ) from error
+        given = f"{text}s" if text.isdigit() else text
+        return parsed(parse_duration, given, "--request-timeout", "10s, 1m") / 1000
 
 
 def connected(

@@ -11,12 +11,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from rich.console import Group
+
 import tandem
 from tandem.cli.errors import Exit, say
 from tandem.cli.kubectl import access as access_
 from tandem.cli.kubectl import render
 from tandem.cli.kubectl.access import Access
-from tandem.cli.kubectl.arguments import Flags, parse_resource
 from tandem.cli.kubectl.overview import (
     condition_message,
     id_of,
@@ -26,8 +27,8 @@ from tandem.cli.kubectl.overview import (
     reason_of,
     table_of,
 )
-from tandem.cli.kubectl.render import plain, result_line, shown
-from tandem.cli.output import Output, print_data
+from tandem.cli.kubectl.render import plain, result_line
+from tandem.cli.output import Output, print_data, print_table
 from tandem.cli.output import table_of as table
 from tandem.errors import AccessDenied, InvalidSpec, TandemError
 from tandem.json_types import Json
@@ -52,20 +53,20 @@ def now_ms() -> int:
     return int(time.time() * 1000)
 
 
-def status(flags: Flags, name: str | None, *, output: Output, watch: bool) -> Exit:
+async def status(access: Access, name: str | None, *, output: Output, watch: bool) -> Exit:
     """Print the status once or, with `watch`, after each change until Ctrl-C."""
+    if watch:
+        await _watch(access, name, output)
+    found = await _overview(access, name)
+    if output is Output.TABLE:
+        print_table(_rendered(access, found))
+    else:
+        print_data(found, output)
+    return Exit.OK
 
-    async def work(access: Access) -> Exit:
-        if watch:
-            await _watch(access, name, output)
-        found = await _overview(access, name)
-        if output is Output.TABLE:
-            shown(render.status(found, now_ms=now_ms(), namespaces=access.all_namespaces))
-        else:
-            print_data(found, output)
-        return Exit.OK
 
-    return access_.run(flags, work)
+def _rendered(access: Access, found: Json) -> Group:
+    return render.status(found, now_ms=now_ms(), namespaces=access.all_namespaces)
 
 
 async def _overview(access: Access, name: str | None) -> Json:
@@ -89,10 +90,7 @@ async def _watch(access: Access, name: str | None, output: Output) -> None:
         with Live(console=console, auto_refresh=False, screen=True) as live:
             while True:
                 found = await _overview(access, name)
-                live.update(
-                    render.status(found, now_ms=now_ms(), namespaces=access.all_namespaces),
-                    refresh=True,
-                )
+                live.update(_rendered(access, found), refresh=True)
                 await asyncio.sleep(_WATCH_S)
     last: Json = {}
     while True:
@@ -100,7 +98,7 @@ async def _watch(access: Access, name: str | None, output: Output) -> None:
         if found != last:
             last = found
             if output is Output.TABLE:
-                shown(render.status(found, now_ms=now_ms(), namespaces=access.all_namespaces))
+                print_table(_rendered(access, found))
             elif output is Output.JSON:
                 # One line per document, so that programs can read them one by one.
                 sys.stdout.write(json.dumps(found, ensure_ascii=False) + "\n")
@@ -111,18 +109,15 @@ async def _watch(access: Access, name: str | None, output: Output) -> None:
         await asyncio.sleep(_WATCH_S)
 
 
-def locks(flags: Flags, name: str | None, *, output: Output) -> Exit:
-    async def work(access: Access) -> Exit:
-        found = locks_of(await access_.tables(access, name))
-        if output is not Output.TABLE:
-            print_data(found, output)
-        elif found:
-            shown(render.locks(found, now_ms=now_ms(), namespaces=access.all_namespaces))
-        else:
-            shown(table(["locks"], [["No operation holds a lock or waits for one."]]))
-        return Exit.OK
-
-    return access_.run(flags, work)
+async def locks(access: Access, name: str | None, *, output: Output) -> Exit:
+    found = locks_of(await access_.tables(access, name))
+    if output is not Output.TABLE:
+        print_data(found, output)
+    elif found:
+        print_table(render.locks(found, now_ms=now_ms(), namespaces=access.all_namespaces))
+    else:
+        print_table(table(["locks"], [["No operation holds a lock or waits for one."]]))
+    return Exit.OK
 
 
 def locks_of(tables: Sequence[Mapping[str, Any]]) -> list[Json]:
@@ -134,21 +129,18 @@ def locks_of(tables: Sequence[Mapping[str, Any]]) -> list[Json]:
     ]
 
 
-def history(flags: Flags, name: str, *, output: Output, limit: int) -> Exit:
-    async def work(access: Access) -> Exit:
-        (found, *_), operations, events = await asyncio.gather(
-            access_.tables(access, name),
-            access_.operations(access, name, ended_well=True),
-            _events(access),
-        )
-        rows = history_of(found, operations, events)[:limit]
-        if output is Output.TABLE:
-            shown(render.history(rows))
-        else:
-            print_data(rows, output)
-        return Exit.OK
-
-    return access_.run(flags, work)
+async def history(access: Access, name: str, *, output: Output, limit: int) -> Exit:
+    (found, *_), operations, events = await asyncio.gather(
+        access_.tables(access, name),
+        access_.operations(access, name, ended_well=True),
+        _events(access),
+    )
+    rows = history_of(found, operations, events)[:limit]
+    if output is Output.TABLE:
+        print_table(render.history(rows))
+    else:
+        print_data(rows, output)
+    return Exit.OK
 
 
 async def _events(access: Access) -> list[Json]:
@@ -225,33 +217,29 @@ def _what(phase: object, reason: object) -> str:
     return f"{phase} ({reason})" if reason and reason not in ("Committed", phase) else str(phase)
 
 
-def version(flags: Flags, *, output: Output) -> Exit:
+async def version(access: Access, *, output: Output) -> Exit:
     """Print the versions of the plugin, the operator and the kinds, and what could not be read."""
-
-    async def work(access: Access) -> Exit:
-        found: Json = {"plugin": tandem.__version__}
-        for name, url in (("kubernetes", "/version"), ("kinds", f"/apis/{GROUP}")):
-            try:
-                answer = await access.page(url)
-            except TandemError as error:
-                found[name] = error.message
-                continue
-            found[name] = answer.get("gitVersion") or [v["version"] for v in answer["versions"]]
-        found["operator"] = await access_.operator(access)
-        if output is not Output.TABLE:
-            print_data(found, output)
-            return Exit.OK
-        kinds = found["kinds"]
-        rows = [
-            ["kubectl tandem", found["plugin"]],
-            ["operator", found["operator"]["summary"]],
-            ["kinds", ", ".join(kinds) if isinstance(kinds, list) else kinds],
-            ["Kubernetes", found["kubernetes"]],
-        ]
-        shown(table(["part", "version"], rows))
+    found: Json = {"plugin": tandem.__version__}
+    for name, url in (("kubernetes", "/version"), ("kinds", f"/apis/{GROUP}")):
+        try:
+            answer = await access.page(url)
+        except TandemError as error:
+            found[name] = error.message
+            continue
+        found[name] = answer.get("gitVersion") or [v["version"] for v in answer["versions"]]
+    found["operator"] = await access_.operator(access)
+    if output is not Output.TABLE:
+        print_data(found, output)
         return Exit.OK
-
-    return access_.run(flags, work)
+    kinds = found["kinds"]
+    rows = [
+        ["kubectl tandem", found["plugin"]],
+        ["operator", found["operator"]["summary"]],
+        ["kinds", ", ".join(kinds) if isinstance(kinds, list) else kinds],
+        ["Kubernetes", found["kubernetes"]],
+    ]
+    print_table(table(["part", "version"], rows))
+    return Exit.OK
 
 
 # `kubectl tandem retry`, `suspend`, `resume` and `wait`.
@@ -261,62 +249,55 @@ _POLL_S = 0.5
 _ASKED_S = 10.0
 
 
-def retry(flags: Flags, text: str, *, wait: bool, timeout_s: float | None) -> Exit:
+async def retry(
+    access: Access, resource: tuple[str, str], *, wait: bool, timeout_s: float | None
+) -> Exit:
     """Request one more run of a failed operation. Raises: InvalidSpec if it did not fail."""
-    kind, name = parse_resource(text, tables=False)
-
-    async def work(access: Access) -> Exit:
-        where = path(kind, access.namespace, name)
-        found = await access.get(where)
-        phase = status_of(found).get("phase", "Pending")
-        if phase != Phase.FAILED:
-            raise InvalidSpec(
-                "only a failed operation can be retried",
-                resource=f"{kind}/{name}",
-                field="status.phase",
-                found=str(phase),
-                expected=str(Phase.FAILED),
-            )
-        await access.patch(where, {"metadata": {"annotations": {RETRY_ANNOTATION: str(now_ms())}}})
-        say(f"{kind}/{name}: another run is requested")
-        return await _await_end(access, where, timeout_s) if wait else Exit.OK
-
-    return access_.run(flags, work)
+    kind, name = resource
+    where = path(kind, access.namespace, name)
+    found = await access.get(where)
+    phase = status_of(found).get("phase", "Pending")
+    if phase != Phase.FAILED:
+        raise InvalidSpec(
+            "only a failed operation can be retried",
+            resource=f"{kind}/{name}",
+            field="status.phase",
+            found=str(phase),
+            expected=str(Phase.FAILED),
+        )
+    await access.patch(where, {"metadata": {"annotations": {RETRY_ANNOTATION: str(now_ms())}}})
+    say(f"{kind}/{name}: another run is requested")
+    return await _await_end(access, where, timeout_s) if wait else Exit.OK
 
 
-def suspend(flags: Flags, text: str, *, wanted: bool) -> Exit:
+async def suspend(access: Access, resource: tuple[str, str], *, wanted: bool) -> Exit:
     """Suspend or resume an operation. Raises: InvalidSpec if it has ended, or is a LakeTable."""
-    kind, name = parse_resource(text)
+    kind, name = resource
     if kind == TABLE_KIND:
         raise InvalidSpec(
             "automatic compaction cannot be suspended",
-            resource=text,
+            resource=f"{kind}/{name}",
             remedy="Suspend its compactions one by one, or remove spec.compaction: running ones "
             "continue, and no new ones start",
         )
-
-    async def work(access: Access) -> Exit:
-        where = path(kind, access.namespace, name)
-        found = await access.get(where)
-        phase = status_of(found).get("phase")
-        if not is_active(found):
-            raise InvalidSpec(
-                f"it has ended, and cannot be {'suspended' if wanted else 'resumed'}",
-                resource=f"{kind}/{name}",
-                field="status.phase",
-                found=str(phase),
-            )
-        if bool(spec_of(found).get("suspend", False)) is wanted:
-            say(f"{kind}/{name}: {'suspended' if wanted else 'not suspended'} already")
-            return Exit.OK
-        await access.patch(where, {"spec": {"suspend": wanted}})
-        if wanted and not await _until(access, where, lambda o: not _is_at_work(o), _ASKED_S):
-            say(f"{kind}/{name}: will be suspended; its job is being stopped")
-        else:
-            say(f"{kind}/{name}: {'suspended' if wanted else 'resumed'}")
+    where = path(kind, access.namespace, name)
+    found = await access.get(where)
+    if not is_active(found):
+        raise InvalidSpec(
+            f"it has ended, and cannot be {'suspended' if wanted else 'resumed'}",
+            resource=f"{kind}/{name}",
+            field="status.phase",
+            found=str(status_of(found).get("phase")),
+        )
+    if bool(spec_of(found).get("suspend", False)) is wanted:
+        say(f"{kind}/{name}: {'suspended' if wanted else 'not suspended'} already")
         return Exit.OK
-
-    return access_.run(flags, work)
+    await access.patch(where, {"spec": {"suspend": wanted}})
+    if wanted and not await _until(access, where, lambda o: not _is_at_work(o), _ASKED_S):
+        say(f"{kind}/{name}: will be suspended; its job is being stopped")
+    else:
+        say(f"{kind}/{name}: {'suspended' if wanted else 'resumed'}")
+    return Exit.OK
 
 
 def _is_at_work(found: Mapping[str, Any]) -> bool:
@@ -324,15 +305,10 @@ def _is_at_work(found: Mapping[str, Any]) -> bool:
     return phase not in ENDED and phase != Phase.SUSPENDED
 
 
-def wait(flags: Flags, text: str, *, timeout_s: float | None) -> Exit:
+async def wait(access: Access, resource: tuple[str, str], *, timeout_s: float | None) -> Exit:
     """Wait until the operation has ended: `OK` on success, `FAILED` if it failed or is not over in
     time."""
-    kind, name = parse_resource(text, tables=False)
-
-    async def work(access: Access) -> Exit:
-        return await _await_end(access, path(kind, access.namespace, name), timeout_s)
-
-    return access_.run(flags, work)
+    return await _await_end(access, path(resource[0], access.namespace, resource[1]), timeout_s)
 
 
 async def _await_end(access: Access, where: ResourcePath, timeout_s: float | None) -> Exit:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from tandem.cli.errors import Exit
 from tandem.cli.kubectl import completion
-from tandem.cli.kubectl.arguments import Flags, connected, parse_table
-from tandem.cli.options import option
+from tandem.cli.kubectl.arguments import Flags, connected, parse_resource, parse_table
+from tandem.cli.options import argument, option, parsed
 from tandem.cli.output import Output, OutputOption, prepare_streams
 
 _HELP = """Inspect and control Tandem's operations on Delta Lake tables.
@@ -36,31 +35,20 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-TableName = Annotated[
-    str | None,
-    typer.Argument(metavar="TABLE", help="Only this LakeTable.", autocompletion=completion.tables),
-]
-OperationName = Annotated[
-    str,
-    typer.Argument(
-        metavar="KIND/NAME",
-        help="An operation, as in TableCompaction/nightly.",
-        autocompletion=completion.operations,
-    ),
-]
-Timeout = Annotated[
-    str | None, typer.Option("--timeout", metavar="DURATION", help="Timeout: 30s, 10m.")
-]
+TABLE = argument(None, "TABLE", "Only this LakeTable.", autocompletion=completion.tables)
+OPERATION = argument(
+    ...,
+    "KIND/NAME",
+    "An operation, as in TableCompaction/nightly.",
+    autocompletion=completion.operations,
+)
+TIMEOUT = option(None, "Timeout: 30s, 10m.", metavar="DURATION")
 
 
-def _seconds(option: str, text: str | None) -> float | None:
-    from tandem.errors import InvalidSpec
+def _seconds(flag: str, text: str | None) -> float | None:
     from tandem.spec.fields import parse_duration
 
-    try:
-        return None if text is None else parse_duration(text) / 1000
-    except ValueError as error:
-        raise InvalidSpec(str(error), resource=option, found=text) from error
+    return None if text is None else parsed(parse_duration, text, flag) / 1000
 
 
 @app.callback()
@@ -74,7 +62,7 @@ def common(_: Flags) -> Exit:
 def status(
     flags: Flags,
     *,
-    name: TableName = None,
+    name: str | None = TABLE,
     output: OutputOption = Output.TABLE,
     watch: bool = option(False, "Update it as it changes, until Ctrl-C.", "-w", "--watch"),
 ) -> Exit:
@@ -83,9 +71,9 @@ def status(
     Problems with what to do about them; for each table its size, the running and waiting
     operations, the next automatic compaction, and the operations that ended last.
     """
-    from tandem.cli.kubectl import commands
+    from tandem.cli.kubectl import access, commands
 
-    return commands.status(flags, parse_table(name), output=output, watch=watch)
+    return access.run(flags, commands.status, parse_table(name), output=output, watch=watch)
 
 
 @app.command()
@@ -93,14 +81,12 @@ def status(
 def plan(
     flags: Flags,
     *,
-    resources: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="KIND/NAME",
-            help="An existing resource; also a LakeTable.",
-            autocompletion=completion.operations,
-        ),
-    ] = None,
+    resources: list[str] | None = argument(
+        None,
+        "KIND/NAME",
+        "An existing resource; also a LakeTable.",
+        autocompletion=completion.operations,
+    ),
     files: list[str] | None = option(
         None,
         "File or folder of operations, or - for standard input; repeatable.",
@@ -133,11 +119,11 @@ def plan(
 
 @app.command()
 @connected(everywhere=True)
-def locks(flags: Flags, *, name: TableName = None, output: OutputOption = Output.TABLE) -> Exit:
+def locks(flags: Flags, *, name: str | None = TABLE, output: OutputOption = Output.TABLE) -> Exit:
     """Show which operations hold segments, and which wait for them."""
-    from tandem.cli.kubectl import commands
+    from tandem.cli.kubectl import access, commands
 
-    return commands.locks(flags, parse_table(name), output=output)
+    return access.run(flags, commands.locks, parse_table(name), output=output)
 
 
 @app.command()
@@ -145,10 +131,7 @@ def locks(flags: Flags, *, name: TableName = None, output: OutputOption = Output
 def history(
     flags: Flags,
     *,
-    name: Annotated[
-        str,
-        typer.Argument(metavar="TABLE", help="A LakeTable.", autocompletion=completion.tables),
-    ],
+    name: str = argument(..., "TABLE", "A LakeTable.", autocompletion=completion.tables),
     output: OutputOption = Output.TABLE,
     limit: int = option(30, "Maximum number of lines.", min=1),
 ) -> Exit:
@@ -157,10 +140,10 @@ def history(
     Lists operations and events that the cluster still has. Commits of other writers are in the
     table's log: `tandem history LOCATION`.
     """
-    from tandem.cli.kubectl import commands
+    from tandem.cli.kubectl import access, commands
 
     table = parse_table(name) or name
-    return commands.history(flags, table, output=output, limit=limit)
+    return access.run(flags, commands.history, table, output=output, limit=limit)
 
 
 @app.command()
@@ -168,7 +151,7 @@ def history(
 def report(
     flags: Flags,
     *,
-    name: TableName = None,
+    name: str | None = TABLE,
     file: Path | None = option(
         None, "Output file, instead of standard output.", "-f", "--filename"
     ),
@@ -197,62 +180,63 @@ def report(
 def retry(
     flags: Flags,
     *,
-    resource: OperationName,
+    resource: str = OPERATION,
     wait: bool = option(False, "Wait until it has ended."),
-    timeout: Timeout = None,
+    timeout: str | None = TIMEOUT,
 ) -> Exit:
     """Run a failed operation once more."""
-    from tandem.cli.kubectl import commands
+    from tandem.cli.kubectl import access, commands
 
-    timeout_s = _seconds("--timeout", timeout)
-    return commands.retry(flags, resource, wait=wait, timeout_s=timeout_s)
+    found, timeout_s = parse_resource(resource, tables=False), _seconds("--timeout", timeout)
+    return access.run(flags, commands.retry, found, wait=wait, timeout_s=timeout_s)
 
 
 @app.command()
 @connected()
-def suspend(flags: Flags, *, resource: OperationName) -> Exit:
+def suspend(flags: Flags, *, resource: str = OPERATION) -> Exit:
     """Suspend an operation.
 
     Its job ends, and none of its changes becomes visible.
     """
-    from tandem.cli.kubectl import commands
+    from tandem.cli.kubectl import access, commands
 
-    return commands.suspend(flags, resource, wanted=True)
+    return access.run(flags, commands.suspend, parse_resource(resource), wanted=True)
 
 
 @app.command()
 @connected()
-def resume(flags: Flags, *, resource: OperationName) -> Exit:
+def resume(flags: Flags, *, resource: str = OPERATION) -> Exit:
     """Resume a suspended operation.
 
     Its job starts again.
     """
-    from tandem.cli.kubectl import commands
+    from tandem.cli.kubectl import access, commands
 
-    return commands.suspend(flags, resource, wanted=False)
+    return access.run(flags, commands.suspend, parse_resource(resource), wanted=False)
 
 
 @app.command()
 @connected()
-def wait(flags: Flags, *, resource: OperationName, timeout: Timeout = None) -> Exit:
+def wait(flags: Flags, *, resource: str = OPERATION, timeout: str | None = TIMEOUT) -> Exit:
     """Wait until an operation has ended.
 
     It also returns after a failure, unlike `kubectl wait --for=condition=Succeeded`.
 
     Exit code: 0 it succeeded, 1 it failed or has not ended in time.
     """
-    from tandem.cli.kubectl import commands
+    from tandem.cli.kubectl import access, commands
 
-    return commands.wait(flags, resource, timeout_s=_seconds("--timeout", timeout))
+    found, timeout_s = parse_resource(resource, tables=False), _seconds("--timeout", timeout)
+    return access.run(flags, commands.wait, found, timeout_s=timeout_s)
 
 
 @app.command()
 @connected()
 def version(flags: Flags, *, output: OutputOption = Output.TABLE) -> Exit:
     """Show the versions of plugin, operator and kinds."""
-    from tandem.cli.kubectl import commands
+    from tandem.cli.kubectl import access, commands
 
-    return commands.version(flags, output=output)
+    return access.run(flags, commands.version, output=output)
 
 
 def main() -> None:

@@ -39,6 +39,9 @@ _WORKING = frozenset({Phase.PLANNED, Phase.LOCKED, Phase.RUNNING, Phase.RECONCIL
 _WAITING = frozenset({Reason.WAITING_FOR_DEPENDENCY, Reason.WAITING_FOR_LOCK, Reason.YIELDED})
 
 
+_SIZES = ("version", "segments", "files", "smallFiles", "rows", "deletedRows", "bytes")
+
+
 def overview(
     tables: Sequence[Body],
     operations: Sequence[Body],
@@ -84,13 +87,7 @@ def _table(table: Body, operations: Iterable[Body]) -> Json:
         health=health(table),
         reason=ready.get("reason"),
         message=ready.get("message") if ready.get("status") != "True" else None,
-        version=status.get("version"),
-        segments=status.get("segments"),
-        files=status.get("files"),
-        smallFiles=status.get("smallFiles"),
-        rows=status.get("rows"),
-        deletedRows=status.get("deletedRows"),
-        bytes=status.get("bytes"),
+        **{name: status.get(name) for name in _SIZES},
         running=[_running(o) for o in working],
         waiting=[_waiting(o, waits.get(id_of(o), {})) for o in waiting],
         next=_next(status.get("nextCompaction")),
@@ -112,9 +109,7 @@ def _server(server: Body) -> Json:
         endpoint=status.get("endpoint"),
         tables=status.get("tableCount"),
         notServed=[dict(each) for each in refused] if isinstance(refused, list) else None,
-        bytes=cache.get("bytes"),
-        limitBytes=cache.get("limitBytes"),
-        evictions=cache.get("evictions"),
+        **{name: cache.get(name) for name in ("bytes", "limitBytes", "evictions")},
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import re
 import secrets
 from collections.abc import Mapping, Sequence
@@ -20,9 +19,9 @@ from tandem.cli.kubectl.access import Access
 from tandem.cli.kubectl.arguments import Flags, parse_resource
 from tandem.cli.kubectl.commands import now_ms
 from tandem.cli.kubectl.overview import condition_message, reason_of
-from tandem.cli.kubectl.render import ago, plain, shown, time_text
-from tandem.cli.output import Output, print_data
-from tandem.cli.report import file_count
+from tandem.cli.kubectl.render import ago, plain, time_text
+from tandem.cli.output import Output, print_data, print_table
+from tandem.cli.report import CUT, shortened_names
 from tandem.errors import InvalidSpec, ReferenceNotFound, TandemError
 from tandem.json_types import Json
 from tandem.kube.client.resources import TABLE_KIND, path, spec_of, status_of
@@ -31,8 +30,7 @@ from tandem.remedies import remedy
 from tandem.spec import Operation, load_all
 from tandem.spec.common import API_VERSION, OPERATIONS, LockMode, Mode
 from tandem.spec.labels import PLAN_LABEL
-from tandem.spec.status import ENDED, LOG_INSTANT, MERGES_LOG, PLANNED_ONLY, WHOLE_LOG, Phase
-from tandem.text import human_bytes
+from tandem.spec.status import ENDED, LOG_INSTANT, MERGES_LOG, PLANNED_ONLY, WHOLE_LOG, Phase, Plan
 
 # The dry-run copy of an operation, and the operations that a plan would conflict with. Pure.
 #
@@ -45,8 +43,6 @@ TTL_S = 300
 _WHOLE = "the whole table"
 _INTERVAL = re.compile(r"(…|\d)\S*/(…|\d)\S*")
 """An interval among the segments of a lock: `2013-03-02T00:00:00Z/…`."""
-CUT = re.compile(r"… and (\d+) more")
-"""The last element of a shortened list in a status."""
 _MOST_NAME = 40
 _RUN = re.compile(r"(\d{1,18})-(\d{1,18})")
 
@@ -213,7 +209,7 @@ def plan(
                 requests[-1].outcome = found
         await _plan_all(access, requests, wait_s)
         if output is Output.TABLE:
-            shown(blocks(requests))
+            print_table(blocks(requests))
         else:
             print_data([_document(request) for request in requests], output)
         return _exit(requests)
@@ -344,44 +340,17 @@ def _lines(request: PlanRequest) -> list[tuple[str, str]]:
     found = status.get("plan")
     if not found:
         return []
-    segments = _some(found.get("segments") or ())
-    if found.get("outputs"):
-        segments += f" → {_some(found['outputs'])}"
-    output = "" if found.get("outputFiles") is None else file_count(found["outputFiles"])
-    if output and found.get("outputBytes") is not None:
-        output += f", about {human_bytes(found['outputBytes'])}"
+    asked = plan_report.lines_of(request.kind, request.spec)
     return [
-        ("statement", plan_report.clause_by_clause(str(found.get("statement") or ""))),
-        *plan_report.lines_of(request.kind, request.spec),
-        ("reads", f"version {found.get('readVersion')}: {file_count(found.get('inputs', 0))}, "
-                  f"{human_bytes(found.get('inputBytes', 0))}"),
-        ("segments", segments),
-        ("instants", _some(found.get("instants") or ())),
-        ("writes", output),
-        ("copies", str(found.get("copies") or "")),
+        *plan_report.lines_of_plan(Plan.model_validate(found), asked),
         ("meets", "\n".join(_meets(conflict) for conflict in request.conflicts) or "nothing"),
-    ]  # fmt: skip
-
-
-def _some(items: Sequence[Any], limit: int = 6) -> str:
-    """The first items, equal ones joined, and how many there are; the status may have been
-    shortened (`… and 324 more`)."""
-    names = [str(item) for item in items]
-    total = len(names)
-    if names and (cut := CUT.fullmatch(names[-1])):
-        names.pop()
-        total += int(cut[1]) - 1
-    runs = [(name, len(list(group))) for name, group in itertools.groupby(names)]
-    parts = [f"{name} (×{count})" if count > 1 else name for name, count in runs[:limit]]
-    if total > sum(count for _, count in runs[:limit]):
-        parts.append(f"… ({total} in all)")
-    return ", ".join(parts)
+    ]
 
 
 def _meets(conflict: Mapping[str, Any]) -> str:
     if conflict["means"] == "perhaps":
         return f"{conflict['operation']}, perhaps: not all segments and intervals are known here"
-    where = f"on {_some(conflict['segments'])}"
+    where = f"on {shortened_names(conflict['segments'])}"
     since = ago(conflict.get("since"), now_ms())
     if conflict["means"] == "rows":
         return f"{conflict['operation']} {where}: both continue; changes of the same row conflict"

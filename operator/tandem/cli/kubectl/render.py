@@ -1,20 +1,18 @@
-"""What commands find as a terminal shows it. Pure but for `shown`: gives what rich prints; colours
-come only where rich sees a terminal.
+"""What commands find as a terminal shows it. Pure: gives what rich prints; colours come only
+where rich sees a terminal.
 """
 
 from __future__ import annotations
 
-import io
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from tandem.cli.kubectl.overview import condition_message, milliseconds
-from tandem.cli.output import PIPE_WIDTH, table_of, write
+from tandem.cli.output import table_of
 from tandem.json_types import JsonMapping
 from tandem.kube.client.resources import status_of
 from tandem.operations.report.status import duration_in_words
@@ -25,18 +23,6 @@ _LOCKED = 4
 """So many segments of a lock are shown; `-o json` has more."""
 _HEALTH = {"NotReady": "yellow", "Stalled": "red", "Unseen": "yellow"}
 _PHASES = {"Succeeded": "green", "Superseded": "cyan", "Failed": "red"}
-
-
-def shown(rendered: RenderableType) -> None:
-    """A result, on standard output. For a file or pipe nothing is cut off, and no line ends with
-    blanks."""
-    console = Console(file=sys.stdout)
-    if console.is_terminal:
-        console.print(rendered)
-        return
-    text = io.StringIO()
-    Console(file=text, width=PIPE_WIDTH).print(rendered)
-    write("\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n")
 
 
 def bar(percent: int, width: int = _BAR) -> str:
