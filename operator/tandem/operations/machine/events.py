@@ -47,7 +47,7 @@ class Point(StrEnum):
     READ_RESULT = "ReadResult"  # of one round, verified
     RECONCILE = "Reconcile"  # decide against the version last read
     REQUEST_ROUND = "RequestRound"
-    WRITE_SIDECARS = "WriteSidecars"  # deletion vectors and the row map
+    WRITE_SIDECARS = "WriteSidecars"  # deletion vectors and the row map; not of a checkpoint
     ENTER_COMMIT = "EnterCommit"  # are our locks still ours?
     PUT_COMMIT = "PutCommit"  # after a look whether our files are still there
     LOOK_UP_COMMIT = "LookUpCommit"  # whose commit is it that we could not be sure of?
@@ -332,7 +332,14 @@ class CommitPut:
 
 @dataclass(frozen=True, slots=True)
 class CommitLost:
-    """Another writer has that version: reconcile with it."""
+    """The change set was not committed, and no put of it is awaited: read the log and decide again.
+
+    `raced`: another writer has committed the version first, as a put, or a look before the side
+    files are written, has shown. Otherwise the decision is older than the version last read, that
+    version is no longer in the log, the put has not arrived, or no reader sees it, since it lies
+    below a checkpoint."""
+
+    raced: bool = False
 
 
 @dataclass(frozen=True, slots=True)

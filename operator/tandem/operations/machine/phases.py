@@ -407,7 +407,8 @@ def commit_put(state: OperationState, event: CommitPut) -> Transition:
 
 
 def commit_lost(state: OperationState) -> Transition:
-    """Another writer has the version: reconcile with it."""
+    """Read the log again, and reconcile with what others have committed: the version is theirs, or
+    the put was not made, or has not become visible."""
     if state.attempt.unknown_puts > state.request.limits.effect_retries:
         return fail(
             state, Reason.STORAGE_ERROR, "every attempt to write the commit failed", fresh=True

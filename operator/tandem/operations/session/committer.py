@@ -138,7 +138,7 @@ class Committer:
             return CommitUnknown()
         if newest is not None:
             self._take(work, newest, seen)
-            return CommitLost()
+            return CommitLost(raced=True)
         return self._visible(work, result, known=known)
 
     def look_up(self, work: Work, effect: Effect) -> Event:
@@ -146,7 +146,8 @@ class Committer:
         # Nothing was put if the store failed before: then we have no token, as others have none.
         if work.token and self._table.log.find_commit(effect.version, work.token):
             return self._visible(work, commit_actions.result_of(work, effect.version))
-        # Not there (yet). If it arrives later, the next read shows our own success.
+        # Not there (yet), or of another writer. If it arrives later, the next read shows our own
+        # success.
         return CommitLost()
 
     def end(self, work: Work, effect: Effect, state: OperationState, session: str) -> Event:

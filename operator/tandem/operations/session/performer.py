@@ -476,7 +476,7 @@ class Performer:
             # round at once, instead of writing files that no commit can use. (Beside the writers of
             # a log the version is always taken by now: only puts that follow one another win.)
             # Edits stay, and the next decision probably wants the same.
-            return CommitLost()
+            return CommitLost(raced=True)
         as_allowed = carry_out.by_edits if work.by_edits else carry_out.by_vectors
         change = work.change = as_allowed(work, work.change)
         folder = paths.deletion_vectors(self._id, effect.attempt)
