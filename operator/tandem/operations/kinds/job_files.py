@@ -49,9 +49,9 @@ class NewSegment:
 
 def new_segment(snapshot: Snapshot, now_ms: int) -> NewSegment:
     """The segment that an ingest or an update creates if it commits right after `snapshot`."""
-    marks = snapshot.derived(read_live_tags)
-    numbers = SegmentNumbers.at(snapshot.txns, marks.mentioned)
-    return NewSegment(str(numbers.take()), marks.next_sequence(now_ms), numbers)
+    tags = snapshot.derived(read_live_tags)
+    numbers = SegmentNumbers.at(snapshot.txns, tags.mentioned)
+    return NewSegment(str(numbers.take()), tags.next_sequence(now_ms), numbers)
 
 
 def numbers_at(snapshot: Snapshot) -> SegmentNumbers:
@@ -247,14 +247,15 @@ def changes_of(view: SnapshotView, deletes: Mapping[str, FileDeletes]) -> FileCh
     return FileChanges(tuple(removes), tuple(marked))
 
 
-def output_add(output: OutputFile, tags: Mapping[str, str], *, data_change: bool) -> AddFile:
-    """The `add` of an output, whose path is as it is logged."""
+def output_add(output: OutputFile, tags: Mapping[str, str]) -> AddFile:
+    """The `add` of an output, whose path is as it is logged. Its `data_change` is set with the
+    commit's (`CommitContent`)."""
     return AddFile(
         logged_path=output.path,
         partition_values=dict(output.partition_values),
         size=output.size,
         modified_ms=output.modified_ms,
-        data_change=data_change,
+        data_change=True,
         stats=output.stats,
         tags=dict(tags),
     )

@@ -302,7 +302,7 @@ class LogMergeKind:
             )
             inserted += file.rows - len(beaten)
             if len(beaten) < file.rows:
-                add = output_add(file, tags, data_change=True)
+                add = output_add(file, tags)
                 outputs.append(OutputFileChange(add, file.rows, beaten or None))
         touched = tuple(_touched(view, found.hidden))
         log_id = self._log_at_plan(work).snapshot.metadata.id

@@ -33,7 +33,7 @@ from tandem.spec.status import OperationResult, Phase, Plan, Progress
 class Point(StrEnum):
     """The named points, roughly in the order in which an operation reaches them."""
 
-    READ_TABLE = "ReadTable"  # the latest version, and the stops that it shows
+    READ_TABLE = "ReadTable"  # the latest version, and the markers that it shows
     CHECK_EARLIER_OUTCOME = "CheckEarlierOutcome"  # what earlier runs left under _tandem
     FIND_COMMIT = "FindCommit"  # the commit of a success that the log shows
     PLAN = "Plan"
@@ -99,7 +99,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class TableRead:
-    """The latest version and the stops that it shows: the attempt that succeeded, the highest
+    """The latest version and the markers that it shows: the attempt that succeeded, the highest
     abandoned one (0 for none), and whether the operation is closed. `batches` is the number of the
     last batch that is committed (0: none)."""
 

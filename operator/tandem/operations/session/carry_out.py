@@ -1,5 +1,5 @@
 """Carries a change set out by edits, where the table has deletion vectors off at the version that
-the commit follows ("Real tables", section 1).
+the commit follows (docs/decisions/0191).
 
 A kind decides which rows of which files are hidden or get new values, whatever the table allows.
 With vectors on, `commit_actions` writes these. Without, each such file is made again, as an edit:

@@ -1,5 +1,5 @@
-"""Makes edits: files that hold another file's rows, less some, with some replaced ("Real tables",
-section 1).
+"""Makes edits: files that hold another file's rows, less some, with some replaced
+(docs/decisions/0191).
 
 The engine makes those of a small commit itself; those of a large one are a round of the job, whose
 driver serves rounds until the commit. An edit starts from a file that the job wrote, or from a live
