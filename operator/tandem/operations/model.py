@@ -365,7 +365,7 @@ class Kind(Protocol):
         ...
 
     def load(self, work: Work, round_: int) -> None:
-        """Read and verify the sidecars of a round's result (row map, matches).
+        """Read and verify the side files of a round's result (row map, matches).
 
         Raises: ManifestInvalid.
         """

@@ -20,7 +20,7 @@ from tandem.errors import ManifestInvalid
 from tandem.jobs.formats import InputFile, RewriteJob
 from tandem.jobs.results import JobResult, OutputFile
 from tandem.operations.attempt import paths as files
-from tandem.operations.attempt.records import read_sidecar
+from tandem.operations.attempt.records import read_side_file
 from tandem.operations.kinds.commit_history import SnapshotView
 from tandem.operations.kinds.time_column import time_column
 from tandem.operations.model import OutputFileChange, Table, Work
@@ -220,7 +220,7 @@ def matches_of(table: Table, result: JobResult) -> pa.Table:
             resource=files.rounds(result.operation_id, result.attempt),
             field="matches",
         )
-    data = read_sidecar(table.store, result.matches)
+    data = read_side_file(table.store, result.matches)
     with pa.ipc.open_file(pa.BufferReader(data)) as reader:
         return reader.read_all()
 
