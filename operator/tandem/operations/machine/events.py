@@ -332,12 +332,12 @@ class CommitPut:
 
 @dataclass(frozen=True, slots=True)
 class CommitLost:
-    """The change set was not committed, and no put of it is awaited: read the log and decide again.
+    """No commit of ours is visible: read the log and decide again.
 
-    `raced`: another writer has committed the version first, as a put, or a look before the side
-    files are written, has shown. Otherwise the decision is older than the version last read, that
-    version is no longer in the log, the put has not arrived, or no reader sees it, since it lies
-    below a checkpoint."""
+    `raced`: another writer has committed the version first, as the put has shown, or a look before
+    `WRITE_SIDECARS`. Otherwise the decision is older than the version last read, that version is no
+    longer in the log, the put has not arrived, or no reader sees it, since it lies below a
+    checkpoint."""
 
     raced: bool = False
 
