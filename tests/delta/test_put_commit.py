@@ -48,9 +48,9 @@ def test_a_commit_is_published_with_its_token_first() -> None:
     first = json.loads(store.get(dl.commit_name(1)).split(b"\n")[0])
     assert first["commitInfo"]["txnId"] == "t1"
     assert first["commitInfo"]["engineInfo"].startswith("tandem/")
-    assert log.find_commit(1, "t1")
-    assert not log.find_commit(1, "t2")
-    assert not log.find_commit(2, "t1")
+    assert log.is_ours(1, "t1")
+    assert not log.is_ours(1, "t2")
+    assert not log.is_ours(2, "t1")
     assert log.snapshot().file("ours") is not None
 
 
@@ -69,7 +69,7 @@ def test_z20_a_put_that_arrived_but_whose_answer_was_lost_is_ours() -> None:
     actions = _actions(log.snapshot())
     _lose_answers(store, arrives=True)
     log.put_commit(1, actions, token="t1")
-    assert log.find_commit(1, "t1")
+    assert log.is_ours(1, "t1")
 
 
 def test_z20_a_put_that_did_not_arrive_stays_unknown_and_can_be_repeated() -> None:
@@ -81,7 +81,7 @@ def test_z20_a_put_that_did_not_arrive_stays_unknown_and_can_be_repeated() -> No
         log.put_commit(1, actions, token="t1")
     store.fault = None
     log.put_commit(1, actions, token="t1")
-    assert log.find_commit(1, "t1")
+    assert log.is_ours(1, "t1")
 
 
 def test_z20_a_lost_answer_to_a_put_that_another_writer_won() -> None:

@@ -311,7 +311,10 @@ def test_effects_are_counted_by_their_outcome() -> None:
     happens(Point.START_JOB, EffectDone(Point.START_JOB))
     happens(Point.POLL_JOB, RoundDone(0))
     happens(Point.PUT_COMMIT, AccessDenied("no"))
-    happens(Point.PUT_COMMIT, CommitLost())
+    happens(Point.WRITE_SIDECARS, CommitLost(raced=True))
+    happens(Point.PUT_COMMIT, CommitLost(raced=True))
+    happens(Point.PUT_COMMIT, CommitLost())  # no other writer has the version
+    happens(Point.LOOK_UP_COMMIT, CommitLost())
     happens(Point.PUT_COMMIT, CommitPut(OperationResult(version=3)))
     happens(Point.FINISH_JOB, EffectDone(Point.FINISH_JOB))
     series = stage.series()
@@ -324,10 +327,10 @@ def test_effects_are_counted_by_their_outcome() -> None:
     assert of(series, "tandem_job_duration_seconds_count", outcome="Failed") == 1
     assert of(series, "tandem_job_duration_seconds_count", outcome="Succeeded") == 1
     assert of(series, "tandem_operations_adopted_total") == 1
-    assert of(series, "tandem_commit_races_lost_total") == 1
+    assert of(series, "tandem_commit_races_lost_total") == 2
     assert of(series, "tandem_commits_total") == 1
     assert of(series, "tandem_step_failures_total", reason="AccessDenied") == 1
-    assert of(series, "tandem_step_duration_seconds_count", step="PutCommit") == 2
+    assert of(series, "tandem_step_duration_seconds_count", step="PutCommit") == 3
 
 
 class DeadLocks(InProcessLocks):

@@ -28,7 +28,7 @@ from tandem.locks.rules import (
 )
 from tandem.locks.store import LockStore
 
-# Copied by hand from design.md, section 3, "Locks in etcd": requested → held that it may join.
+# Written by hand, not read from the rules: requested → held that it may join.
 MAY_STAND_BESIDE: dict[Mode, set[Mode]] = {
     Mode.APPEND: {Mode.APPEND, Mode.UPDATE, Mode.REWRITE, Mode.REPLACE},
     Mode.UPDATE: {Mode.APPEND, Mode.UPDATE, Mode.REWRITE},

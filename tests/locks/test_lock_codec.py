@@ -245,10 +245,10 @@ def test_resources_that_are_none_are_refused(wrong: object) -> None:
         codec.decode(value, created=1, modified=1)
 
 
-# The matrix of the design, cell by cell, and what overlaps with what.
+# The matrix of docs/locks.md, cell by cell, and what overlaps with what.
 
 
-# Copied by hand from design.md, section 3, "Locks in etcd": requested → held that it may join.
+# Written by hand, not read from the rules: requested → held that it may join.
 MAY_STAND_BESIDE = {
     Mode.APPEND: {Mode.APPEND, Mode.UPDATE, Mode.REWRITE, Mode.REPLACE},
     Mode.UPDATE: {Mode.APPEND, Mode.UPDATE, Mode.REWRITE},

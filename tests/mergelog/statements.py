@@ -1,5 +1,5 @@
-"""A statement of another engine on a base table with unmerged records, and what the view must be:
-section 4 of the design, row by row."""
+"""A statement of another engine on a base table with unmerged records, and what the view must be,
+row by row."""
 
 from __future__ import annotations
 

@@ -82,8 +82,7 @@ class Seeding:
             operation="WRITE",
             parameters={"mode": "Append", "partitionBy": "[]"},
             outputs=tuple(
-                OutputFileChange(output_add(file, tags, data_change=True), file.rows)
-                for file in result.outputs
+                OutputFileChange(output_add(file, tags), file.rows) for file in result.outputs
             ),
             blind_append=True,
             segments=(segment.name,),

@@ -2,7 +2,7 @@
 
 The product's own code does that: it asks for edits where the table has deletion vectors off, keeps
 them, and makes the row map of the commit. Only files are played here. What a commit does to the
-table is checked against the rows alone ("Real tables", section 7).
+table is checked against the rows alone.
 """
 
 from __future__ import annotations

@@ -166,8 +166,8 @@ CONFLICTS_WITH_A_REWRITE = {
     TableChange.COLUMN_DROPPED,
     TableChange.TYPE_CHANGED,
 }
-"""As the design says ("Table changes"), and what would make its files wrong: not read from the
-rules, so that a rule that changed is noticed."""
+"""Changes that would make its files wrong: not read from the rules, so that a rule that changed is
+noticed."""
 CONFLICTS_WITH_A_STATEMENT = {
     TableChange.OTHER_TABLE,
     TableChange.OLDER_VERSION,

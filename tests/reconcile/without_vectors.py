@@ -1,4 +1,4 @@
-"""The histories of tables without deletion vectors ("Real tables", section 11).
+"""The histories of tables without deletion vectors.
 
 Three files of one or two rows. A row's x is `key + 10 * value`; statements choose rows by their
 keys. Each step of ours puts what it has decided if no commit has been made since, and else decides

@@ -14,7 +14,7 @@ from pyroaring import BitMap64
 from simulator import rows
 from tandem.delta import dv
 from tandem.jobs.formats import InputFile, ReplaceJob, RewriteJob
-from tandem.jobs.results import SidecarRef
+from tandem.jobs.results import SideFileRef
 from tandem.rowmap.rowmap import MapOutput, RowMapBuilder
 
 FILE_ROWS = 8
@@ -25,8 +25,8 @@ def dead_rows(file: InputFile) -> BitMap64:
     return dv.from_base64(file.dv) if file.dv else BitMap64()
 
 
-def sidecar(path: str, data: bytes) -> SidecarRef:
-    return SidecarRef(path=path, size=len(data), sha256=hashlib.sha256(data).hexdigest())
+def side_file(path: str, data: bytes) -> SideFileRef:
+    return SideFileRef(path=path, size=len(data), sha256=hashlib.sha256(data).hexdigest())
 
 
 def layout_key(job: RewriteJob) -> Callable[[rows.Row], tuple[int, ...]] | None:

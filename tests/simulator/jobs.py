@@ -31,7 +31,7 @@ from simulator.job_rows import (
     matches_file,
     placed,
     recorded,
-    sidecar,
+    side_file,
 )
 from simulator.log_jobs import log_job
 from simulator.statements import Merge
@@ -237,7 +237,7 @@ class SimulatedJobs:
                 operation_id=spec.operation_id,
                 attempt=spec.attempt,
                 outputs=tuple(outputs),
-                row_map=sidecar(map_path, data),
+                row_map=side_file(map_path, data),
                 rows_read=read,
                 rows_written=sum(o.rows for o in outputs),
             ),
@@ -316,7 +316,7 @@ class SimulatedJobs:
         self.store.put(path, data)
         yield
         return result.model_copy(
-            update={"matches": sidecar(path, data), "rows_matched": found.rows}
+            update={"matches": side_file(path, data), "rows_matched": found.rows}
         )
 
     def _requested(self, spec: JobSpec, round_: int) -> Generator[None, None, RoundRequest | None]:
@@ -404,7 +404,7 @@ class SimulatedJobs:
                 attempt=spec.attempt,
                 round=round_,
                 outputs=tuple(outputs),
-                matches=sidecar(matches_path, data),
+                matches=side_file(matches_path, data),
                 rows_read=len(found.seen),
                 rows_written=sum(output.rows for output in outputs),
                 rows_matched=found.rows,

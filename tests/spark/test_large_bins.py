@@ -21,7 +21,7 @@ from spark.local_exchange import LocalExchange
 from spark.sorted_tables import FILES, ROWS, a_job, content, rows, some_dead
 from support.sort_order import sort_key
 from tandem.errors import CountMismatch, ManifestInvalid
-from tandem.jobs.results import SidecarRef
+from tandem.jobs.results import SideFileRef
 from tandem.spark.jobs.rewrite import codes, large_bins
 from tandem.spark.jobs.rewrite import exchange as blocks
 from tandem.spark.jobs.rewrite.bins import MEMORY, BinResult
@@ -194,11 +194,11 @@ def test_rows_that_are_lost_or_doubled_on_their_way_fail_the_job(
 
 def test_places_that_another_writer_has_changed_are_refused(table: Path) -> None:
     job = a_job(table, "Sort", ["name"])
-    ref = job.sidecar(1, "places", b"1234")
-    assert job.read_sidecar(ref) == b"1234"
+    ref = job.side_file(1, "places", b"1234")
+    assert job.read_side_file(ref) == b"1234"
     job.store.put(ref.path, b"1235")
     with pytest.raises(ManifestInvalid):
-        job.read_sidecar(SidecarRef(path=ref.path, size=4, sha256=ref.sha256))
+        job.read_side_file(SideFileRef(path=ref.path, size=4, sha256=ref.sha256))
 
 
 @settings(max_examples=40, deadline=None)

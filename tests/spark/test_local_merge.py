@@ -140,7 +140,7 @@ def copies(job: Control) -> tuple[bytes, list[str]]:
     """Whether the copy of the source is whole, and its rows, in any order."""
     ref = jobs.result(job).source
     assert ref is not None
-    rows = pa.ipc.open_file(pa.py_buffer(jobs.sidecar(job, ref))).read_all()
+    rows = pa.ipc.open_file(pa.py_buffer(jobs.side_file(job, ref))).read_all()
     names = sorted(rows.column_names)
     texts = sorted(repr([row[name] for name in names]) for row in rows.to_pylist())
     return rows.schema.metadata[b"tandem.source.whole"], texts

@@ -199,7 +199,7 @@ def read(job: Control, answer: MergeAnswer) -> tuple[list[tuple[int, int, Row | 
         [(row["k"], row["v"]) for row in jobs.read_output(job, o.path, {}).to_pylist()]
         for o in answer.outputs
     ]
-    data = jobs.sidecar(job, answer.matches)
+    data = jobs.side_file(job, answer.matches)
     changed = [
         (m["input"], m["position"],
          None if m["output"] is None else contents[m["output"]][m["output_position"]])

@@ -105,7 +105,7 @@ def test_a_job_publishes_outputs_and_a_whole_row_map(table: Path, spark: SparkSe
     assert [o.run for o in result.outputs] == [0, 1]
     assert result.rows_read == result.rows_written == len(live_ids(table))
     assert result.row_map is not None
-    mapped = from_bytes(jobs.sidecar(job, result.row_map))
+    mapped = from_bytes(jobs.side_file(job, result.row_map))
     assert set(mapped.output_paths) == {o.path for o in result.outputs}
 
 

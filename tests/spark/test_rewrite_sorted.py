@@ -110,7 +110,7 @@ def do(
     assert answer(lambda c: rewrite.run(c, spark.sparkContext, memory=memory), job) == 0
     found = jobs.result(job)
     assert found.row_map is not None
-    row_map = from_bytes(jobs.sidecar(job, found.row_map))
+    row_map = from_bytes(jobs.side_file(job, found.row_map))
     assert set(row_map.output_paths) == {o.path for o in found.outputs}
     job_ = job.spec.job
     assert isinstance(job_, RewriteJob)

@@ -51,7 +51,7 @@ def do(job: Control) -> tuple[tuple[OutputFile, ...], RowMap]:
     assert rewrite.run_here(job)
     found = jobs.result(job)
     assert found.row_map is not None
-    row_map = from_bytes(jobs.sidecar(job, found.row_map))
+    row_map = from_bytes(jobs.side_file(job, found.row_map))
     written = {o.path: content(job, o.path, o.partition_values) for o in found.outputs}
     live = 0
     for input_ in inputs_of(job):

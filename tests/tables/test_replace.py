@@ -88,7 +88,7 @@ def test_D27_D28_where_the_source_has_no_rows_the_scope_ends_empty(
 def test_D29_D48_D49_D51_an_ingest_beside_a_replacement(
     lakes: Lakes, layout: str, scope: str, first: str
 ) -> None:
-    """D32, D34 and D43 of section 9: with AtCommit an append that commits first is replaced."""
+    """As D32, D34 and D43: with AtCommit an append that commits first is replaced."""
     table = made(lakes, layout)
     held = alone(table, table.replace(DAY_2, rows=SR, scope=scope))
     if first == "ingest":

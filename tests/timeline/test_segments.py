@@ -488,14 +488,14 @@ def working_sets(draw: st.DrawFn) -> list[AddFile]:
 def test_columns_agree_with_the_segments(adds: list[AddFile], without: set[str]) -> None:
     left = [add for add in adds if add.logged_path not in without]
     live = segments(left)
-    marks = read_live_tags(from_adds(adds), without=without)
+    tags = read_live_tags(from_adds(adds), without=without)
 
     tagged = {add.tags.get(TAG_SEGMENT, "") for add in left}
-    assert marks.names == {name for name in tagged if name and parse_name(name) is not None}
-    assert marks.names <= {segment.name for segment in live}
-    assert marks.newest == max((sequence_of(add) for add in left), default=None)
+    assert tags.names == {name for name in tagged if name and parse_name(name) is not None}
+    assert tags.names <= {segment.name for segment in live}
+    assert tags.newest == max((sequence_of(add) for add in left), default=None)
     by_segment = {name for segment in live for name in segment.parents.mentioned()}
-    assert by_segment <= marks.mentioned
+    assert by_segment <= tags.mentioned
 
 
 def test_lineage_guards_its_numbers() -> None:

@@ -5,8 +5,8 @@ A vector is a set of row positions, `pyroaring.BitMap64`. It is stored inline in
 text), in a file below the table (`u`) or in a file at an absolute path (`p`). A vector is verified
 as far as possible when it is read, before memory is allocated for it: one that is read wrongly
 silently loses or resurrects rows. Files have a checksum. Inline vectors have none, so damage that
-leaves a well-formed set of the right cardinality is not detected there. `tandem.delta.dv`
-has the encoding of the set itself.
+leaves a well-formed set of the right cardinality is not detected there. `serialize`
+and `deserialize` have the encoding of the set itself.
 """
 
 from __future__ import annotations
@@ -42,8 +42,7 @@ from tandem.storage.store import Store, side_by_side
 # have an older "native" one (1681511376; the protocol's third JSON example still shows it, in
 # big-endian order). Released versions write only the portable one, and Delta's Rust kernel, which
 # delta-rs and DuckDB use, does not read the native one either: it is refused by name. No I/O here;
-# all functions raise `ValueError`, which `tandem.delta.dv` turns into an error that names the
-# file.
+# all functions raise `ValueError`, which `load` turns into an error that names the file.
 
 
 MAGIC = 1681511377

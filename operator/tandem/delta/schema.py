@@ -2,6 +2,11 @@
 
 Names here are logical unless said otherwise; under column mapping the physical name and the
 field id come from the field's metadata. No I/O.
+
+Four places go from one to the other: `datafiles.conform.FieldIndex.find` finds the column of a
+field when a file is read, `to_arrow_field(physical=True)` names it when one is written, and
+`datafiles.stats.from_footer` in its statistics; `spark.runtime.row_files` names the partition
+values.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class InputFile(Format):
     partition_values: dict[str, str | None] = Field(default_factory=dict)
 
 
-class SidecarRef(Format):
+class SideFileRef(Format):
     """A file that belongs to a result: its path, size in bytes and SHA-256 in hex."""
 
     path: str
@@ -567,7 +567,7 @@ class EditRound(Format):
     columns: tuple[tuple[str, ...] | None, ...]
     parts: tuple[tuple[int, int] | None, ...]
     values: tuple[InputFile, ...] = ()
-    new: SidecarRef | None = None
+    new: SideFileRef | None = None
 
 
 class RoundRequest(Format):

@@ -12,7 +12,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 from pydantic.alias_generators import to_camel
 
 from tandem.jobs.formats import Format
-from tandem.jobs.formats import SidecarRef as SidecarRef
+from tandem.jobs.formats import SideFileRef as SideFileRef
 
 
 class OutputFile(Format):
@@ -78,9 +78,9 @@ class JobResult(Format):
     attempt: int
     round: int = 0
     outputs: tuple[OutputFile, ...] = ()
-    row_map: SidecarRef | None = None
-    matches: SidecarRef | None = None
-    source: SidecarRef | None = None
+    row_map: SideFileRef | None = None
+    matches: SideFileRef | None = None
+    source: SideFileRef | None = None
     rows_read: int = 0
     rows_written: int = 0
     rows_matched: int = 0

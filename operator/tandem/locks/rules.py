@@ -223,7 +223,7 @@ class CommitLease(StrEnum):
     LOST = "Lost"
 
 
-# Which locks are compatible: the design's matrix as a table, and one pure function.
+# Which locks are compatible: the matrix of docs/locks.md as a table, and one pure function.
 #
 # Every `LockStore` calls `decide` within an atomic read-decide-write (by a mutex in memory, by a
 # compare on the table's head key in etcd).

@@ -1,4 +1,4 @@
-"""Edits that one attempt has made ("Real tables", section 1).
+"""Edits that one attempt has made (docs/decisions/0191).
 
 An edit is kept until the attempt ends, since a later decision may want it again: it may be
 published only where a decision wants just these rows (R-4). An edit that no decision wants any more

@@ -200,16 +200,17 @@ class CommitContent:
     """The content of a commit, before deletion vectors are written.
 
     `marked`: existing files that get a new deletion vector, each with all its deleted positions.
-    `operation` is Delta's standard name. `txns` are further ones that the commit records, and
-    `further` other actions, which the result does not count. `row_map` is the row map to publish
-    with the commit, "" for none; `rewrite` is what it was made from, for the map of a commit with
-    edits. `is_carried_out`: edits have taken the places of hidden rows and new values. `instants`
-    are the intervals of a log whose blocks the commit replaces, `1-3`. `blocks` counts the blocks
-    that it appends to a log; None if that is not what it does. `replaced` is what a replace did.
-    `locks` are those that the commit needs beyond the plan's: where its files lie is known only
-    now. `most_lost_edits`: so many rounds of edits without progress end the operation as a
-    conflict; None for a kind that sees to its end itself. `earlier` are the results of the batches
-    that the operation has committed before.
+    `data_change` is that of all adds and removes of the commit. `operation` is Delta's standard
+    name. `txns` are further ones that the commit records, and `further` other actions, which the
+    result does not count. `row_map` is the row map to publish with the commit, "" for none;
+    `rewrite` is what it was made from, for the map of a commit with edits. `is_carried_out`: edits
+    have taken the places of hidden rows and new values. `instants` are the intervals of a log whose
+    blocks the commit replaces, `1-3`. `blocks` counts the blocks that it appends to a log; None if
+    that is not what it does. `replaced` is what a replace did. `locks` are those that the commit
+    needs beyond the plan's: where its files lie is known only now. `most_lost_edits`: so many
+    rounds of edits without progress end the operation as a conflict; None for a kind that sees to
+    its end itself. `earlier` are the results of the batches that the operation has committed
+    before.
     """
 
     operation: str
@@ -254,11 +255,12 @@ class ProgressBaseline:
 class Work:
     """The state of one operation between effects. `latest` is the version last read, `job` and
     `plan` are the attempt's frozen ones, `requests` and `results` those of the rounds so far,
-    `sources` the copies of a merge's source by path. `at_once`: the round follows a lost put
-    without a pause. `exclusive`: the attempt locks its chunks exclusively. `new_commits`: those by
-    which `latest` was read, for a kind that `keeps_commits`, until it takes them. `part`: what it
-    does is one batch, perhaps the last, of several. `edit_attempts`: the rounds in which it made
-    edits, by their bytes. `upgrade`: enables deletion vectors, to be called before a commit."""
+    `sources` the copies of a merge's source by path. `adds` are those of the change set, with their
+    deletion vectors, by logged path. `at_once`: the round follows a lost put without a pause.
+    `exclusive`: the attempt locks its chunks exclusively. `new_commits`: those by which `latest`
+    was read, for a kind that `keeps_commits`, until it takes them. `part`: what it does is one
+    batch, perhaps the last, of several. `edit_attempts`: the rounds in which it made edits, by
+    their bytes. `upgrade`: enables deletion vectors, to be called before a commit."""
 
     identity: Identity
     table: Table
@@ -273,7 +275,7 @@ class Work:
     sources: dict[str, SourceCopy] = field(default_factory=dict)
     decision: Decision | None = None
     change: CommitContent | None = None
-    sidecars: Mapping[str, AddFile] = field(default_factory=dict)
+    adds: Mapping[str, AddFile] = field(default_factory=dict)
     vectors: Vectors = field(default_factory=dict)
     row_map_written: bytes = b""
     token: str = ""
@@ -327,7 +329,7 @@ class Work:
         """Drop everything that belongs to the last attempt, since another one begins."""
         self._edits, self.edit_attempts = None, Attempts()
         self.planned = self.plan = self.job = self.decision = self.change = None
-        self.requests, self.results, self.sidecars, self.vectors = {}, {}, {}, {}
+        self.requests, self.results, self.adds, self.vectors = {}, {}, {}, {}
         self.sources = {}
         self.row_map_written = b""
         self.progress_baseline = None
@@ -363,7 +365,7 @@ class Kind(Protocol):
         ...
 
     def load(self, work: Work, round_: int) -> None:
-        """Read and verify the sidecars of a round's result (row map, matches).
+        """Read and verify the side files of a round's result (row map, matches).
 
         Raises: ManifestInvalid.
         """

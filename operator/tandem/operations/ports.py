@@ -52,7 +52,7 @@ class Processes(Protocol):
 
     def alive(self, process: ProcessId) -> bool:
         """Whether the process is certainly alive: False for processes of other hosts, which cannot
-        be checked. (A wrong False costs work; the log's stops keep it from costing rows.)"""
+        be checked. (A wrong False costs work; the log's markers keep it from costing rows.)"""
         ...
 
 

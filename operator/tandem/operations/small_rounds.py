@@ -34,8 +34,8 @@ from tandem.jobs.formats import (
     MergeJob,
     StatementJob,
 )
-from tandem.jobs.results import OutputFile, SidecarRef
-from tandem.operations.attempt.records import read_sidecar
+from tandem.jobs.results import OutputFile, SideFileRef
+from tandem.operations.attempt.records import read_side_file
 from tandem.operations.rounds import SmallRoundResult
 from tandem.pruning.selection import KEY_TYPES, Keys, keys_of
 from tandem.reconcile.matches import KEPT, Sources, unmatched_sources
@@ -125,11 +125,11 @@ def newest_copy(work: Work, before: int | None = None) -> SourceCopy | None:
     return None
 
 
-def _load(work: Work, ref: SidecarRef) -> SourceCopy:
+def _load(work: Work, ref: SideFileRef) -> SourceCopy:
     _, spec = work.frozen
     assert isinstance(spec.job, MergeJob)
     try:
-        with pa.ipc.open_file(pa.BufferReader(read_sidecar(work.table.store, ref))) as reader:
+        with pa.ipc.open_file(pa.BufferReader(read_side_file(work.table.store, ref))) as reader:
             rows = reader.read_all()
         metadata = rows.schema.metadata or {}
         schema = metadata[SOURCE_SCHEMA].decode()

@@ -4,7 +4,7 @@ Pure: no I/O, no clock, no Kubernetes. The rules are tables in `rules`; `rewrite
 apply them.
 
     model            the values that reconciliation works on
-    rules            the rules as tables (design, section 3)
+    rules            the rules as tables
     classify         what a foreign commit did, by its actions
     rewrite          the rule for rewrites
     published        the row map of a commit with edits

@@ -28,8 +28,9 @@ def changed_by(commits: Iterable[CommitSummary]) -> frozenset[str]:
 
 
 def latest_of(version: int, commits: Sequence[CommitSummary]) -> int:
-    """The latest version: that of the last commit. The conflict window begins at S, `version`,
-    and has no gap (I-23). Raises: ValueError if it has one."""
+    """The latest version: that of the last commit. The conflict window begins at `version` (S, the
+    version at which all rows were last evaluated) and has no gap (I-23). Raises: ValueError if it
+    has one."""
     for commit in commits:
         if commit.version <= version or (
             commit.version != version + 1 and commit.kind is not ChangeKind.GAP

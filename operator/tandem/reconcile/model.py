@@ -1,7 +1,8 @@
 """The values that reconciliation works on. Pure data; rows are positions in immutable files.
 
-A row is (path, position). `path` is the log's own spelling (`logged_path`): it identifies a file
-forever, also when a restore brings it back. `dead` is the set of its deleted positions.
+A row is (path, position). `path` is `AddFile.logged_path`, the spelling that identifies a file
+(`storage.paths.path_identity`), forever, also when a restore brings it back. `dead` is the set of
+its deleted positions.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Prefetching(Protocol):
 
 
 class ChangeKind(StrEnum):
-    """The effect of a commit on rows (design, "Reconciliation")."""
+    """The effect of a commit on rows."""
 
     NEUTRAL = "Neutral"  # no data change: abandonment, an update that matched nothing, properties
     BLIND_APPEND = "BlindAppend"  # a plain insert or ingest, by its operation
@@ -50,7 +51,7 @@ class ChangeKind(StrEnum):
 
 
 class NewRows(StrEnum):
-    """Where the rows of the files come from that a commit adds (design, "Intervals", section 3)."""
+    """Where the rows of the files come from that a commit adds."""
 
     ARRIVED = "Arrived"  # with the commit: a plain insert, or a merge that took nothing away
     MAPPED = "Mapped"  # from where the row map of the rewrite says

@@ -22,7 +22,7 @@ _NONE = Attempts()
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """`max_attempts` bounds rounds without progress (`reconcile.attempts`). `inserts`: a merge of
+    """`max_attempts` bounds rounds without progress (`reconcile.conflicts`). `inserts`: a merge of
     this statement inserts source rows that no row matches, so it depends on all rows at once."""
 
     isolation: Isolation = Isolation.WRITE_SERIALIZABLE
@@ -33,11 +33,11 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class StatementProgress:
-    """All rows live at version `evaluated_at` (S) are evaluated: `matches` has those that
-    matched, by files of S, and `inserts` the files with their new contents. A merge (`merged`)
-    may delete some and update others; its `fresh` files hold the source rows without a match: they
-    are right as long as `sources`, if recorded, are the source rows that match some row. Since
-    `sources_diverged` they are wrong."""
+    """All rows live at version `evaluated_at` (S, the version at which all rows were last
+    evaluated) are evaluated: `matches` has those that matched, by files of S, and `inserts` the
+    files with their new contents. A merge (`merged`) may delete some and update others; its
+    `fresh` files hold the source rows without a match: they are right as long as `sources`, if
+    recorded, are the source rows that match some row. Since `sources_diverged` they are wrong."""
 
     evaluated_at: int
     matches: Matches

@@ -21,7 +21,7 @@ from tandem.text import counted, files_in_words
 
 # Ages of rows: which rows of a version descend from rows that were live at a replace's cutoff.
 #
-# Ages are carried from commit to commit, by the rules in `rules` (design, "Intervals", section 3).
+# Ages are carried from commit to commit, by the rules in `rules` (docs/replacing-data.md).
 # Pure. Must not know what a replace does with a row of an age.
 
 
@@ -160,7 +160,7 @@ def _add(found: Aged, age: Age, positions: BitMap64) -> None:
 # `AtStart` removes rows, not what a predicate selects: the rows in its scope that descend from
 # rows of its cutoff. Its place in the order of commits is its commit, and rows that came since
 # stay wherever they lie. `AtCommit` is a Serializable delete by predicate. Both add the rows of
-# the source in the same commit (design, "Intervals", section 3).
+# the source in the same commit (docs/replacing-data.md).
 #
 # Pure. A row is in scope by its own values, which never change: a file's rows are read once.
 

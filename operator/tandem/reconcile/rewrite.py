@@ -3,7 +3,7 @@
 An input goes as a whole, or is *cut*: the rewrite takes some of its rows, which leave it. For each
 input it compares the bitmap of deleted rows now with the one that was read. If the input is gone,
 its rows may live on in an *heir*, a file that has rows of inputs alone: it goes in the input's
-place, and the outputs take what it has changed ("Real tables", section 2). Every call starts from
+place, and the outputs take what it has changed. Every call starts from
 the bitmaps that were read, so repeated calls at later versions never accumulate masks (I-16, R-3).
 A rewrite never changes the set of rows (I-2): the counts are checked before anything may be
 published (I-17, R-8).

@@ -1,9 +1,9 @@
-"""Row tracing: which rows of a later version are rows that were live at S.
+"""Row tracing: which rows of a later version are rows that were live at S, the version at which
+all rows were last evaluated.
 
 A row is followed from its current position, through the row maps of the files that hold it, until
-a position that was live at S is found, or until there is no map to follow (design, "Update,
-delete"). Whole files and whole runs are decided at once; only matched rows are followed
-individually, and those in arrays.
+a position that was live at S is found, or until there is no map to follow. Whole files and whole
+runs are decided at once; only matched rows are followed individually, and those in arrays.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""The rules of reconciliation, as tables (design, section 3, "Reconciliation").
+"""The rules of reconciliation with the commits of a table, as tables.
 
-Nothing here looks at files or rows: `classify`, `rewrite`, `table_changes` and `statement`
-determine which line of a table applies, and apply it. All rules are defined here.
+Nothing here looks at files or rows: `classify`, `rewrite`, `replace` (`REPLACE`), `conflicts`
+(`MUST_FOLLOW`), `table_changes` and `statement` determine which line of a table applies, and apply
+it. All of these rules are defined here. What a commit of the base table means to a log of blocks
+is in `mergelog.state.boundaries`.
 """
 
 from __future__ import annotations
@@ -167,7 +169,7 @@ REWRITE: Mapping[InputFate, RewriteRule] = {
     InputFate.GONE: RewriteRule(OutputMask.ALL, False),
 }
 """Rows are hidden by deletion vectors, or, where the table has them off, by edits: the outputs are
-made again without them ("Real tables", section 1). An heir goes only if the outputs have all its
+made again without them (docs/decisions/0191). An heir goes only if the outputs have all its
 live rows (R-7); of rows that it changed, the outputs take its values."""
 
 
@@ -188,8 +190,7 @@ CUT: Mapping[InputFate, CutRule] = {
     InputFate.HEIR: CutRule(OutputMask.ALL, False),
     InputFate.GONE: CutRule(OutputMask.ALL, False),
 }
-"""For inputs that are cut (design, "Intervals", section 4). An heir of one keeps all its rows: it
-has rows that the outputs lack."""
+"""For inputs that are cut. An heir of one keeps all its rows: it has rows that the outputs lack."""
 
 # --- Statements: update, delete -------------------------------------------------------------
 
@@ -221,7 +222,7 @@ class TableChange(StrEnum):
     TYPE_CHANGED = "a column has another type"
     NULLABLE_CHANGED = "a column's nullability changed"
     FIELD_METADATA = "a column's metadata changed"
-    CONSTRAINTS = "its constraints changed"
+    CONSTRAINTS = "its constraints changed"  # `delta.appendOnly` is one of them
     PROPERTIES = "its properties changed"
 
 
@@ -234,15 +235,17 @@ class Response(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TableRule:
+    """What an operation does after a change: a compaction or a segment rewrite, and any other."""
+
     rewrite: Response
-    statement: Response
+    other: Response
 
     def response(self, kind: OperationKind) -> Response:
-        return self.rewrite if kind is OperationKind.COMPACTION else self.statement
+        return self.rewrite if kind is OperationKind.COMPACTION else self.other
 
 
 TABLE_CHANGES: Mapping[TableChange, TableRule] = {
-    #                                             rewrite            update, delete
+    #                                             rewrite            all others
     TableChange.OTHER_TABLE: TableRule(Response.CONFLICT, Response.CONFLICT),
     TableChange.OLDER_VERSION: TableRule(Response.CONFLICT, Response.CONFLICT),
     TableChange.PARTITIONING: TableRule(Response.CONFLICT, Response.VALIDATE),

@@ -11,7 +11,7 @@ do so from the source alone, or it is executed again as a whole at the latest ve
 (docs/decisions/0081-merge-goes-on-with-its-matches.md).
 
 The caller may evaluate a round itself, without a job (`small`): such rounds take milliseconds and
-count less (`attempts`).
+count less (`conflicts`).
 
 The state is `StatementProgress`; `decide` determines the next step, `absorb` adds the result of a
 round. Nothing here mutates its arguments, so repeated calls give the same answer.

@@ -1,6 +1,6 @@
 """The segments of a table at one version, as a function of its live files.
 
-A segment is the data files that one operation added (design, section 2). Files that Tandem writes
+A segment is the data files that one operation added (docs/concepts.md). Files that Tandem writes
 name it in their tags; every other file is a segment of its own. Segments are ordered by the
 sequence in the tag, else by modification time, then by path. An invalid tag counts as absent: no
 tag can make a table unreadable.

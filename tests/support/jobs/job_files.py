@@ -15,7 +15,7 @@ from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.scan import table_format
 from tandem.jobs.formats import AnyJob, InputFile, JobSpec, JobTable
-from tandem.jobs.results import JobFailure, JobResult, SidecarRef
+from tandem.jobs.results import JobFailure, JobResult, SideFileRef
 from tandem.spark.runtime.control import Control, encode
 from tandem.storage import Store, open_store
 from tandem.storage.paths import object_path
@@ -76,7 +76,7 @@ def failure(job: Control, round_: int = 0) -> JobFailure:
     return JobFailure.model_validate_json(job.store.get(job.round_path(round_, "failure.json")))
 
 
-def sidecar(job: Control, ref: SidecarRef) -> bytes:
+def side_file(job: Control, ref: SideFileRef) -> bytes:
     data = job.store.get(ref.path)
     assert (len(data), hashlib.sha256(data).hexdigest()) == (ref.size, ref.sha256)
     return data
@@ -85,7 +85,7 @@ def sidecar(job: Control, ref: SidecarRef) -> bytes:
 def matches(job: Control, round_: int = 0) -> list[dict[str, Any]]:
     ref = result(job, round_).matches
     assert ref is not None
-    table = pa.ipc.open_file(pa.py_buffer(sidecar(job, ref))).read_all()
+    table = pa.ipc.open_file(pa.py_buffer(side_file(job, ref))).read_all()
     rows: list[dict[str, Any]] = table.to_pylist()
     return rows
 

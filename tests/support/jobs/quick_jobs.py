@@ -171,7 +171,7 @@ class QuickJobs:
                     for r in results
                     for file in r.files
                 ),
-                row_map=opened.sidecar(0, "rowmap", to_bytes(merge(maps))),
+                row_map=opened.side_file(0, "rowmap", to_bytes(merge(maps))),
                 rows_read=sum(r.rows_read for r in results),
                 rows_written=sum(file.rows for r in results for file in r.files),
                 copied_in_store=sum(r.copied_in_store for r in results),
@@ -234,7 +234,7 @@ class QuickJobs:
                 attempt=spec.attempt,
                 round=round_,
                 outputs=tuple(files),
-                matches=opened.sidecar(round_, "matches", answer),
+                matches=opened.side_file(round_, "matches", answer),
                 source=copy,
                 rows_read=rows.num_rows,
                 rows_written=sum(file.rows for file in files),
@@ -255,7 +255,7 @@ class QuickJobs:
                     attempt=spec.attempt,
                     round=round_,
                     outputs=outputs_,
-                    matches=opened.sidecar(round_, "matches", to_file(answer)),
+                    matches=opened.side_file(round_, "matches", to_file(answer)),
                     rows_written=sum(output.rows for output in outputs_),
                     rows_matched=answer.num_rows,
                 )
@@ -275,7 +275,7 @@ class QuickJobs:
                 attempt=spec.attempt,
                 round=round_,
                 outputs=tuple(output_file(file, round_=round_) for file in outputs),
-                matches=opened.sidecar(round_, "matches", answer),
+                matches=opened.side_file(round_, "matches", answer),
                 rows_read=rows.num_rows,
                 rows_written=sum(file.rows for file in outputs),
                 rows_matched=found.num_rows,

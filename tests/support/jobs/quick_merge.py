@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from tandem.errors import StatementFailed
 from tandem.jobs.formats import SOURCE_IDS, SOURCE_IS_WHOLE, SOURCE_SCHEMA, MergeJob
-from tandem.jobs.results import SidecarRef
+from tandem.jobs.results import SideFileRef
 from tandem.reconcile.matches import KEPT
 from tandem.spark.runtime.control import Control, to_file
 from tandem.spark.sources import source_pin
@@ -62,7 +62,7 @@ def merged(opened: Control, job: MergeJob, rows: pa.Table, *, part: bool) -> pa.
     return _once(statement, found.cast(pa.schema([*rows.schema, *hidden])))
 
 
-def copied(opened: Control, job: MergeJob) -> SidecarRef:
+def copied(opened: Control, job: MergeJob) -> SideFileRef:
     """The whole source for the engine, with its identities where matches are recorded. Its schema
     is the table's, unless the file's metadata has one."""
     source = pq.read_table(unquote(urlsplit(job.source_location).path))
@@ -70,7 +70,7 @@ def copied(opened: Control, job: MergeJob) -> SidecarRef:
     if not any(pa.types.is_nested(field.type) for field in source.schema):
         source = _with_identity(source).rename_columns([*source.schema.names, *SOURCE_IDS])
     metadata = {SOURCE_SCHEMA: schema, SOURCE_IS_WHOLE: "true"}
-    return opened.sidecar(0, "source.arrow", to_file(source.replace_schema_metadata(metadata)))
+    return opened.side_file(0, "source.arrow", to_file(source.replace_schema_metadata(metadata)))
 
 
 def with_record(matches: pa.Table, matched: pa.Table) -> pa.Table:

@@ -71,7 +71,7 @@ def conform(array: Any, type_: DataType, *, by_id: bool = False, dictionaries: b
         dictionaries: leave dictionary-encoded strings as they are.
     Raises: pa.ArrowInvalid, pa.ArrowNotImplementedError if the values do not fit the type.
 
-    The kinds must fit (`schema_mismatch.require_fit`).
+    The kinds must fit (`file_errors.require_fit`).
     """
     target = to_arrow_type(type_)
     if array.type.equals(target):

@@ -174,7 +174,7 @@ def from_footer(
 
     Args:
         metadata: the footer of a file that holds the columns of `schema` in their order.
-        schema: the columns in the file, logical names.
+        schema: the columns in the file. The keys of the result are their physical names.
         floats: what the file's float columns hold.
     """
     minimum: dict[str, Any] = {}

@@ -7,7 +7,7 @@ Reads and writes below `_delta_log` only; never opens a data file.
     listing           which commits and checkpoints there are
     names             names of the objects in `_delta_log`
     codec             the JSON text of commits and actions
-    commit            the `commitInfo` of our commits
+    commit            the `commitInfo` of our commits, and the `remove` of a live file
     replay            replay as a pure fold
     files             the live files as an Arrow table
     snapshot          the state of a table at a version

@@ -1,6 +1,7 @@
-"""The `commitInfo` that every commit of ours begins with. No I/O, no clock.
+"""Actions of our commits: the `commitInfo` that each begins with, and the `remove` of a live file.
+No I/O, no clock.
 
-`DeltaLog.put_commit` publishes a commit.
+`DeltaLog.commit_after` and `DeltaLog.put_commit` publish a commit.
 """
 
 from __future__ import annotations

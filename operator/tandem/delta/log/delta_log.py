@@ -362,13 +362,13 @@ class DeltaLog:
         Raises:
             AlreadyExists: another writer has committed this version.
             OutcomeUnknown: the answer was lost and there is no such object *yet*; the put may
-                still arrive, so call again with the same token, or look with `find_commit`.
+                still arrive, so call again with the same token, or look with `is_ours`.
         """
         path = names.commit_path(version)
         try:
             self._publish(path, _with_token(actions, token))
         except AlreadyExists:
-            if not self.find_commit(version, token):
+            if not self.is_ours(version, token):
                 raise
         except OutcomeUnknown:
             try:
@@ -449,7 +449,7 @@ class DeltaLog:
             return None
         return self._follow(snapshot, listed, None, {version: found}, seen)
 
-    def find_commit(self, version: int, token: str) -> bool:
+    def is_ours(self, version: int, token: str) -> bool:
         """Whether `version` exists and carries our token. False says nothing about a put whose
         outcome is unknown and that may still arrive."""
         try:

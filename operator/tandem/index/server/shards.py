@@ -29,7 +29,7 @@ from tandem.index.server.assignment import Shard
 from tandem.index.window import Chosen, View
 
 SHARD_SIZE: Final = 16 << 20
-"""Bytes of facts (design, section 8)."""
+"""Bytes of facts."""
 
 NO_SHARD: Final = -1
 

@@ -108,7 +108,8 @@ class InstrumentedInterceptor:
             metrics.commits.count(kind)
             _log.info("committed", version=event.result.version)
         elif isinstance(event, CommitLost):
-            metrics.conflicts.count(kind)
+            if event.raced:
+                metrics.conflicts.count(kind)
         elif isinstance(event, AttemptAdopted):
             metrics.adopted.count(kind)
             self._has_job = event.awaited

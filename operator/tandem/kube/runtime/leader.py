@@ -1,7 +1,7 @@
 """Leader election among several operators, through the lock store; and which operators are alive,
 so that no other one takes over their attempts.
 
-Correctness does not depend on either: claims, the owners of locks and the log's stops guarantee
+Correctness does not depend on either: claims, the owners of locks and the log's markers guarantee
 it. They keep two operators from doing the same work.
 """
 

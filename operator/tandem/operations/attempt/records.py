@@ -15,7 +15,7 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import AlreadyExists, ManifestInvalid, ObjectNotFound
 from tandem.intervals import IntervalSet
 from tandem.jobs.formats import Format
-from tandem.jobs.results import SidecarRef
+from tandem.jobs.results import SideFileRef
 from tandem.locks.rules import LockResources
 from tandem.operations.attempt import paths
 from tandem.spec.status import OperationResult, Plan
@@ -24,7 +24,7 @@ from tandem.storage.store import Store
 # Files that belong to a job's result: read as a whole, and verified against the result.
 
 
-def read_sidecar(store: Store, ref: SidecarRef) -> bytes:
+def read_side_file(store: Store, ref: SideFileRef) -> bytes:
     """A file that belongs to a result, verified. Raises: ManifestInvalid, StorageError."""
     try:
         data = store.get(ref.path)

@@ -7,7 +7,7 @@ A file is deleted only if the first listing contains it and the last reading of 
 plans does not refer to it: a file written meanwhile is not in the listing, and a file removed by
 a commit meanwhile is still within its retention. `tandem.planning.cleaning` decides what may be
 deleted. An attempt that may yet commit is left alone; a dead one is first abandoned in the log
-(design, "Exactly once"). A round that fails or is killed leaves less garbage and can be repeated.
+(docs/decisions/0175). A round that fails or is killed leaves less garbage and can be repeated.
 """
 
 from __future__ import annotations

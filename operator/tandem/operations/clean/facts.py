@@ -218,13 +218,13 @@ class FactsReader:
         }
         known: dict[str, OperationEnd] = {}
         for operation_id in ours:
-            stops = commit_actions.txn_markers(snapshot, operation_id)
+            markers = commit_actions.txn_markers(snapshot, operation_id)
             version, when = past.commits.get(operation_id, (past.known_from_version, 0))
             ended = OperationEnd(
-                stops.succeeded,
-                stops.abandoned,
-                stops.closed,
-                logged=stops.succeeded > 0,
+                markers.succeeded,
+                markers.abandoned,
+                markers.closed,
+                logged=markers.succeeded > 0,
                 recorded=operation_id in recorded,
                 version=version,
                 committed_ms=when,

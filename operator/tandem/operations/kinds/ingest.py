@@ -71,9 +71,7 @@ class IngestKind:
         result = work.results[0]
         segment = new_segment(work.snapshot, work.now_ms)
         tags = output_tags(segment.name, segment.sequence)
-        outputs = tuple(
-            OutputFileChange(output_add(o, tags, data_change=True), o.rows) for o in result.outputs
-        )
+        outputs = tuple(OutputFileChange(output_add(o, tags), o.rows) for o in result.outputs)
         files = files_.from_adds([output.add for output in outputs])
         times = times_of_files(files, time_of_locks(work))
         return CommitContent(

@@ -20,7 +20,7 @@ from tandem.errors import ManifestInvalid
 from tandem.jobs.formats import InputFile, RewriteJob
 from tandem.jobs.results import JobResult, OutputFile
 from tandem.operations.attempt import paths as files
-from tandem.operations.attempt.records import read_sidecar
+from tandem.operations.attempt.records import read_side_file
 from tandem.operations.kinds.commit_history import SnapshotView
 from tandem.operations.kinds.time_column import time_column
 from tandem.operations.model import OutputFileChange, Table, Work
@@ -49,9 +49,9 @@ class NewSegment:
 
 def new_segment(snapshot: Snapshot, now_ms: int) -> NewSegment:
     """The segment that an ingest or an update creates if it commits right after `snapshot`."""
-    marks = snapshot.derived(read_live_tags)
-    numbers = SegmentNumbers.at(snapshot.txns, marks.mentioned)
-    return NewSegment(str(numbers.take()), marks.next_sequence(now_ms), numbers)
+    tags = snapshot.derived(read_live_tags)
+    numbers = SegmentNumbers.at(snapshot.txns, tags.mentioned)
+    return NewSegment(str(numbers.take()), tags.next_sequence(now_ms), numbers)
 
 
 def numbers_at(snapshot: Snapshot) -> SegmentNumbers:
@@ -220,7 +220,7 @@ def matches_of(table: Table, result: JobResult) -> pa.Table:
             resource=files.rounds(result.operation_id, result.attempt),
             field="matches",
         )
-    data = read_sidecar(table.store, result.matches)
+    data = read_side_file(table.store, result.matches)
     with pa.ipc.open_file(pa.BufferReader(data)) as reader:
         return reader.read_all()
 
@@ -247,14 +247,15 @@ def changes_of(view: SnapshotView, deletes: Mapping[str, FileDeletes]) -> FileCh
     return FileChanges(tuple(removes), tuple(marked))
 
 
-def output_add(output: OutputFile, tags: Mapping[str, str], *, data_change: bool) -> AddFile:
-    """The `add` of an output, whose path is as it is logged."""
+def output_add(output: OutputFile, tags: Mapping[str, str]) -> AddFile:
+    """The `add` of an output, whose path is as it is logged. Its `data_change` is set with the
+    commit's (`CommitContent`)."""
     return AddFile(
         logged_path=output.path,
         partition_values=dict(output.partition_values),
         size=output.size,
         modified_ms=output.modified_ms,
-        data_change=data_change,
+        data_change=True,
         stats=output.stats,
         tags=dict(tags),
     )

@@ -154,7 +154,7 @@ class LogCompactionKind:
             if file.run in committed:
                 run = job.runs[file.run]
                 block = Block(file.path, run.first[0], run.last[-1], file.size, file.deletes)
-                add = output_add(file, tags_of(block), data_change=False)
+                add = output_add(file, tags_of(block))
                 outputs.append(OutputFileChange(add, file.rows))
         gone = [job.inputs[place].logged_path for at in committed for place in job.runs[at].inputs]
         missing = [path for path in gone if path not in self._removes]

@@ -48,7 +48,7 @@ from tandem.mergelog.state.log_table import (
     state_of,
 )
 from tandem.mergelog.state.versions import MERGED, BlockLogState, in_order
-from tandem.operations.attempt.records import read_sidecar
+from tandem.operations.attempt.records import read_side_file
 from tandem.operations.kinds.commit_history import SnapshotView, VectorCache
 from tandem.operations.kinds.job_files import new_segment, numbers_at, output_add, require_inside
 from tandem.operations.kinds.table_changes import (
@@ -201,7 +201,7 @@ class LogMergeKind:
             raise ManifestInvalid("a log merge's result has no matches", field="matches")
         try:
             with pa.ipc.open_file(
-                pa.BufferReader(read_sidecar(work.table.store, result.matches))
+                pa.BufferReader(read_side_file(work.table.store, result.matches))
             ) as reader:
                 found = read(reader.read_all())
         except (pa.ArrowInvalid, ValueError) as error:
@@ -302,7 +302,7 @@ class LogMergeKind:
             )
             inserted += file.rows - len(beaten)
             if len(beaten) < file.rows:
-                add = output_add(file, tags, data_change=True)
+                add = output_add(file, tags)
                 outputs.append(OutputFileChange(add, file.rows, beaten or None))
         touched = tuple(_touched(view, found.hidden))
         log_id = self._log_at_plan(work).snapshot.metadata.id

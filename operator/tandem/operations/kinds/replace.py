@@ -476,9 +476,7 @@ class ReplaceKind:
         )
         segment = new_segment(snapshot, work.now_ms)
         tags = output_tags(segment.name, segment.sequence)
-        outputs = tuple(
-            OutputFileChange(output_add(o, tags, data_change=True), o.rows) for o in result.outputs
-        )
+        outputs = tuple(OutputFileChange(output_add(o, tags), o.rows) for o in result.outputs)
         at_start = spec.scope is Scope.AT_START
         replaced = RowsReplaced(
             start_version=self._cutoff if at_start else None,

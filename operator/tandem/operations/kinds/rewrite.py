@@ -1,11 +1,11 @@
 """What the kinds share that rewrite files and change no rows: compaction, segment rewrite.
 
 A rewrite leaves the table's rows as they are, so it conflicts with no other commit: rows of its
-inputs that others delete meanwhile are hidden in its outputs (design, "Reconciliation"), by
+inputs that others delete meanwhile are hidden in its outputs (`tandem.reconcile.rewrite`), by
 deletion vectors or by edits. An edit may come too late, again and again, where writers are faster
 than edits. An output that keeps the order of rows becomes two then, at the border of an input; each
 lost round has cost an input, so this ends; where it has not, since an update of ours left an heir,
-the bin is left as it was after some more. So is a sorted bin ("Real tables", section 3).
+the bin is left as it was after some more. So is a sorted bin.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tandem.jobs.results import OutputFile
 from tandem.jobs.runner import SMALL_BYTES
 from tandem.locks.rules import LockResources, Mode, named
 from tandem.operations.attempt import paths
-from tandem.operations.attempt.records import read_sidecar
+from tandem.operations.attempt.records import read_side_file
 from tandem.operations.kinds.commit_history import CommitHistory, SnapshotView, VectorCache
 from tandem.operations.kinds.heirs import HeirSearch, read_rows
 from tandem.operations.kinds.job_files import changes_of, input_file, output_add
@@ -120,7 +120,7 @@ class RewriteKind:
             )
         # The attempt may have been planned by another process, and be adopted after one of ours.
         self.begin()
-        self._row_map_bytes = read_sidecar(work.table.store, result.row_map)
+        self._row_map_bytes = read_side_file(work.table.store, result.row_map)
         plan, job = work.frozen
         assert isinstance(job.job, RewriteJob)
         rows = sum(file.rows for file in job.job.inputs)
@@ -347,7 +347,7 @@ class RewriteKind:
         """The outputs that a decision commits, with what is hidden and replaced in them."""
         return tuple(
             OutputFileChange(
-                output_add(output, tags_of(output), data_change=False),
+                output_add(output, tags_of(output)),
                 output.rows,
                 decision.masks.get(output.path),
                 new=self._new_rows(decision, output.path),

@@ -1,8 +1,8 @@
 """What update, delete and merge share: a job evaluates the statement, rounds follow the table.
 
 Reconciled by row: the statement is evaluated exactly once for each row that is live when it takes
-effect, also if another writer rewrote the row's file meanwhile (design, "Reconciliation"). The
-kinds define the meaning of a statement and the job that evaluates it: `UpdateKind`, and `merge`.
+effect, also if another writer rewrote the row's file meanwhile. The kinds define the meaning of a
+statement and the job that evaluates it: `UpdateKind`, and `merge`.
 """
 
 from __future__ import annotations

@@ -226,7 +226,7 @@ def _content(
     for path, hidden in inserts:
         assert segment_ is not None
         tags = output_tags(segment_.name, segment_.sequence)
-        add = output_add(written[path], tags, data_change=True)
+        add = output_add(written[path], tags)
         outputs.append(OutputFileChange(add, written[path].rows, hidden))
     return CommitContent(
         operation=described.operation,

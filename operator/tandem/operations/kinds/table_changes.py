@@ -1,5 +1,5 @@
 """What a table allows an operation to do, and what happens to it when the table's metadata or
-protocol changes (design, "Table changes").
+protocol changes.
 
 The rules are a table in `tandem.reconcile.rules`; this module turns them into decisions.
 """

@@ -197,7 +197,7 @@ class UpsertKind:
         outputs = []
         for file in result.outputs:
             block = Block(file.path, instant, instant, file.size, file.deletes)
-            add = output_add(file, tags_of(block), data_change=True)
+            add = output_add(file, tags_of(block))
             outputs.append(OutputFileChange(replace(add, modified_ms=work.now_ms), file.rows))
         deleted = sum(file.deletes for file in result.outputs)
         return CommitContent(

@@ -4,7 +4,8 @@ Pure: no I/O, no clock, no randomness. All of its input arrives as events.
 
     step           the machine: which transition follows from which event
     state          its state, in groups
-    events         its inputs
-    phases         transitions: what the log and earlier sessions say
-    transitions    what they share: ask for an effect, end, give up an attempt, succeed
+    events         its outputs (effects, at named points), and its inputs
+    phases         transitions: what was found, plan, locks, job, commit, ends without one
+    transitions    what they share: ask for an effect, end, give up an attempt, succeed; failures of
+                   effects, stop requests
 """

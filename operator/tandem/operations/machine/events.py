@@ -33,7 +33,7 @@ from tandem.spec.status import OperationResult, Phase, Plan, Progress
 class Point(StrEnum):
     """The named points, roughly in the order in which an operation reaches them."""
 
-    READ_TABLE = "ReadTable"  # the latest version, and the stops that it shows
+    READ_TABLE = "ReadTable"  # the latest version, and the markers that it shows
     CHECK_EARLIER_OUTCOME = "CheckEarlierOutcome"  # what earlier runs left under _tandem
     FIND_COMMIT = "FindCommit"  # the commit of a success that the log shows
     PLAN = "Plan"
@@ -47,7 +47,7 @@ class Point(StrEnum):
     READ_RESULT = "ReadResult"  # of one round, verified
     RECONCILE = "Reconcile"  # decide against the version last read
     REQUEST_ROUND = "RequestRound"
-    WRITE_SIDECARS = "WriteSidecars"  # deletion vectors and the row map
+    WRITE_SIDECARS = "WriteSidecars"  # deletion vectors and the row map; not of a checkpoint
     ENTER_COMMIT = "EnterCommit"  # are our locks still ours?
     PUT_COMMIT = "PutCommit"  # after a look whether our files are still there
     LOOK_UP_COMMIT = "LookUpCommit"  # whose commit is it that we could not be sure of?
@@ -99,7 +99,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class TableRead:
-    """The latest version and the stops that it shows: the attempt that succeeded, the highest
+    """The latest version and the markers that it shows: the attempt that succeeded, the highest
     abandoned one (0 for none), and whether the operation is closed. `batches` is the number of the
     last batch that is committed (0: none)."""
 
@@ -332,7 +332,14 @@ class CommitPut:
 
 @dataclass(frozen=True, slots=True)
 class CommitLost:
-    """Another writer has that version: reconcile with it."""
+    """No commit of ours is visible: read the log and decide again.
+
+    `raced`: another writer has committed the version first, as the put has shown, or a look before
+    `WRITE_SIDECARS`. Otherwise the decision is older than the version last read, that version is no
+    longer in the log, the put has not arrived, or no reader sees it, since it lies below a
+    checkpoint."""
+
+    raced: bool = False
 
 
 @dataclass(frozen=True, slots=True)

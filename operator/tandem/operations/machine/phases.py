@@ -1,5 +1,8 @@
-"""The phases of an operation: from the state that the log and earlier sessions left, through plan,
-locks and job, to the commit or an end without one. Pure, parts of `step`.
+"""The phases of an operation, as transitions. Pure, parts of `step`.
+
+What is there       the state of the operation, from the log and what earlier sessions left
+Plan, locks, job    up to the results of a round
+Commit, or an end   reconcile with what was committed meanwhile, commit, or end without
 """
 
 from __future__ import annotations
@@ -60,9 +63,7 @@ from tandem.operations.machine.transitions import (
 )
 from tandem.spec.status import PLANNED_ONLY, Phase
 
-# Determines the state of the operation: from the log, and from what earlier sessions left.
-#
-# Pure, a part of `step`.
+# --- What is there -------------------------------------------------------------------------
 
 
 def started(state: OperationState) -> Transition:
@@ -237,9 +238,7 @@ def adoption_refused(state: OperationState, event: AdoptionRefused) -> Transitio
     return _end_earlier(state, event.why)
 
 
-# Plans, takes the locks and runs the job, up to the results of a round.
-#
-# Pure, a part of `step`.
+# --- Plan, locks, job ----------------------------------------------------------------------
 
 
 LONGEST_REFUSAL_MS = 120_000
@@ -369,9 +368,7 @@ def round_done(state: OperationState, event: RoundDone) -> Transition:
     return do(replace(state, job=job), Point.READ_RESULT)
 
 
-# Reconciles with what was committed meanwhile, commits, and ends if no commit is possible.
-#
-# Pure, a part of `step`.
+# --- Commit, or an end ---------------------------------------------------------------------
 
 
 def decided(state: OperationState, event: Decided) -> Transition:
@@ -407,7 +404,8 @@ def commit_put(state: OperationState, event: CommitPut) -> Transition:
 
 
 def commit_lost(state: OperationState) -> Transition:
-    """Another writer has the version: reconcile with it."""
+    """Read the log again, and reconcile with what others have committed: the version is theirs, or
+    the put was not made, or has not become visible."""
     if state.attempt.unknown_puts > state.request.limits.effect_retries:
         return fail(
             state, Reason.STORAGE_ERROR, "every attempt to write the commit failed", fresh=True

@@ -6,9 +6,9 @@ The course of an operation without failures or conflicts:
     → PollJob… → ReadResult → ReadTable → Reconcile → WriteSidecars → EnterCommit → PutCommit
     → FinishJob → StopJob → ReleaseLocks → CleanUnused → RecordResult → Maintain
 
-The commit loop goes back to ReadTable whenever another writer was faster. Both stops (a visible
+The commit loop goes back to ReadTable whenever another writer was faster. Both markers (a visible
 success, an abandonment of our attempt) are checked in the same version that the next put builds
-on, so that put-if-absent makes check and put atomic (design, "Exactly once").
+on, so that put-if-absent makes check and put atomic (docs/decisions/0031).
 """
 
 from __future__ import annotations

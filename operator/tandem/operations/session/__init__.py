@@ -1,6 +1,6 @@
 """One operation in progress: performs the machine's effects on store, log, locks and jobs.
 
-The only package that commits. Does not depend on the kinds of operations.
+The only package that commits the work of operations. Does not depend on the kinds of operations.
 
     session         holds the state, performs one effect at a time
     performer       one method per effect

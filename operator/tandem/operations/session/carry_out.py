@@ -1,5 +1,5 @@
 """Carries a change set out by edits, where the table has deletion vectors off at the version that
-the commit follows ("Real tables", section 1).
+the commit follows (docs/decisions/0191).
 
 A kind decides which rows of which files are hidden or get new values, whatever the table allows.
 With vectors on, `commit_actions` writes these. Without, each such file is made again, as an edit:
@@ -20,11 +20,11 @@ from pyroaring import BitMap64
 
 from tandem.delta.actions import AddFile
 from tandem.errors import CountMismatch, ManifestInvalid
-from tandem.jobs.formats import InputFile, RoundRequest, SidecarRef
+from tandem.jobs.formats import InputFile, RoundRequest, SideFileRef
 from tandem.jobs.results import OutputFile
 from tandem.jobs.runner import SMALL_BYTES
 from tandem.operations.attempt import paths
-from tandem.operations.attempt.records import read_sidecar
+from tandem.operations.attempt.records import read_side_file
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, OutputFileChange, Work
 from tandem.operations.report.explain import of_edits
@@ -82,7 +82,7 @@ def round_of_edits(work: Work) -> RoundRequest | None:
         path = paths.round_file(plan.operation_id, plan.attempt, number, name)
         work.table.store.put(path, new)
         edits = edits.model_copy(
-            update={"new": SidecarRef(path=path, size=len(new), sha256=digest)}
+            update={"new": SideFileRef(path=path, size=len(new), sha256=digest)}
         )
     _count(work, missing)
     return RoundRequest(
@@ -98,7 +98,7 @@ def round_of_edits(work: Work) -> RoundRequest | None:
 def load_edits(work: Work, round_: int, *, seconds: float = 0.0) -> None:
     """Take over the edits that the job's driver made in a round. Raises: ManifestInvalid."""
     request, result = work.requests[round_], work.results[round_]
-    wanted = wanted_of(request, partial(read_sidecar, work.table.store))
+    wanted = wanted_of(request, partial(read_side_file, work.table.store))
     expected = [each.source.rows - len(each.drops) for each in wanted]
     if [output.rows for output in result.outputs] != expected:
         raise ManifestInvalid(

@@ -1,4 +1,4 @@
-"""Makes a commit from a change set: deletion vectors, tags, statistics, the two kinds of `txn`.
+"""Makes a commit from a change set: deletion vectors, tags, statistics, `txn`s.
 
 Also the reverse: finds the commit of a success, and the result that it carries.
 """
@@ -105,7 +105,7 @@ def actions(work: Work, attempt: int, fencing: int) -> list[Action]:
     found += (
         remove_of(add, deletion_ms=work.now_ms, data_change=change.data_change) for add in gone
     )
-    found += (replace(a, data_change=change.data_change) for a in work.sidecars.values())
+    found += (replace(a, data_change=change.data_change) for a in work.adds.values())
     return found
 
 
@@ -293,7 +293,7 @@ class TxnMarkers:
 
 
 def txn_markers(snapshot: Snapshot, operation_id: str) -> TxnMarkers:
-    """The stops that a version shows."""
+    """The markers that a version shows."""
     succeeded = snapshot.txns.get(paths.success_app(operation_id))
     abandoned = snapshot.txns.get(paths.abandoned_app(operation_id))
     return TxnMarkers(

@@ -1,7 +1,8 @@
-"""All writes to the log: the commit of an attempt, and its abandonment.
+"""What an operation writes to its table's log: the commit of an attempt, and its abandonment.
 
-Both are put right after the version in which the stops were checked, and count only once the
-table shows them (docs/decisions/0031).
+Both are put right after the version in which the markers were checked, and count only once the
+table shows them (docs/decisions/0031). Two other modules write to logs: `tables.adopt` creates and
+upgrades tables, and `mergelog` appends blocks to the log of a merge-on-read table.
 """
 
 from __future__ import annotations
@@ -91,8 +92,8 @@ class Committer:
             attempt has committed after all, StorageError.
         """
         assert work.change is not None
-        stops = commit_actions.txn_markers(work.snapshot, self._id)
-        if stops.forbid(effect.attempt) or effect.version != work.snapshot.version + 1:
+        markers = commit_actions.txn_markers(work.snapshot, self._id)
+        if markers.forbid(effect.attempt) or effect.version != work.snapshot.version + 1:
             return CommitLost()  # the decision was made on an older version than the latest read
         # (Where the snapshot comes from a checkpoint alone, there was none to begin with.)
         there, outputs = True, dict[str, int]()
@@ -138,15 +139,16 @@ class Committer:
             return CommitUnknown()
         if newest is not None:
             self._take(work, newest, seen)
-            return CommitLost()
+            return CommitLost(raced=True)
         return self._visible(work, result, known=known)
 
     def look_up(self, work: Work, effect: Effect) -> Event:
         """Find out whether a put of unknown outcome has succeeded. Raises: StorageError."""
         # Nothing was put if the store failed before: then we have no token, as others have none.
-        if work.token and self._table.log.find_commit(effect.version, work.token):
+        if work.token and self._table.log.is_ours(effect.version, work.token):
             return self._visible(work, commit_actions.result_of(work, effect.version))
-        # Not there (yet). If it arrives later, the next read shows our own success.
+        # Not there (yet), or of another writer. If it arrives later, the next read shows our own
+        # success.
         return CommitLost()
 
     def end(self, work: Work, effect: Effect, state: OperationState, session: str) -> Event:
@@ -157,15 +159,15 @@ class Committer:
         attempt, closing = effect.attempt, state.outcome.closing
         assert closing is not None
         self.refresh(work)
-        stops = commit_actions.txn_markers(work.snapshot, self._id)
-        over = stops.succeeded > 0 or stops.closed
-        if not over and (closing.closes or stops.abandoned < attempt):
+        markers = commit_actions.txn_markers(work.snapshot, self._id)
+        over = markers.succeeded > 0 or markers.closed
+        if not over and (closing.closes or markers.abandoned < attempt):
             _require_uncommitted(work, attempt)  # before the end is recorded, which is final
         there = self._end(_ended_record(self._id, attempt, closing, session))
         if there.phase:
             return EndedBeforeStart()
         if state.attempt.owned and there.token != session:
-            return AbandonRefused(stops.succeeded) if stops.succeeded else AbandonedBefore()
+            return AbandonRefused(markers.succeeded) if markers.succeeded else AbandonedBefore()
         return EffectDone(effect.point)
 
     def abandon(
@@ -257,12 +259,12 @@ class Committer:
         """
         for _ in range(_TRIES):
             self.refresh(work)
-            stops = commit_actions.txn_markers(work.snapshot, self._id)
-            if stops.succeeded:
-                return AbandonRefused(stops.succeeded)
-            if stops.closed or (stops.abandoned >= attempt and not closes):
+            markers = commit_actions.txn_markers(work.snapshot, self._id)
+            if markers.succeeded:
+                return AbandonRefused(markers.succeeded)
+            if markers.closed or (markers.abandoned >= attempt and not closes):
                 return None
-            highest = max(attempt, stops.abandoned)
+            highest = max(attempt, markers.abandoned)
             _require_uncommitted(work, highest)
             actions = commit_actions.abandonment(work, highest, closes=closes)
             token = self._new_token(attempt)

@@ -64,9 +64,9 @@ def has_begun(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
 
 def may_count(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
     """Whether the run has ended, or has an attempt with a plan that may yet commit."""
-    stops = commit_actions.txn_markers(snapshot, operation_id)
+    markers = commit_actions.txn_markers(snapshot, operation_id)
     return has_ended(table, snapshot, operation_id) or recovery.has_live_plan(
-        table.store, operation_id, stops
+        table.store, operation_id, markers
     )
 
 
@@ -77,8 +77,8 @@ def is_recorded(table: Table, operation_id: str) -> bool:
 
 def has_ended(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
     """Whether the run has ended: it is not continued."""
-    stops = commit_actions.txn_markers(snapshot, operation_id)
-    if stops.succeeded > 0 or stops.closed or is_recorded(table, operation_id):
+    markers = commit_actions.txn_markers(snapshot, operation_id)
+    if markers.succeeded > 0 or markers.closed or is_recorded(table, operation_id):
         return True
     return recovery.last_ending_before_start(table.store, operation_id) is not None
 
@@ -86,15 +86,15 @@ def has_ended(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
 def _failed(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
     """Whether the run has failed. Without a record, that the log shows the operation as closed
     means only that it did not succeed."""
-    stops = commit_actions.txn_markers(snapshot, operation_id)
-    if stops.succeeded:
+    markers = commit_actions.txn_markers(snapshot, operation_id)
+    if markers.succeeded:
         return False
     path = paths.result(operation_id)
     record = records.load(table.store, path, ResultRecord, operation_id=operation_id)
     if record is not None:
         return record.phase == Phase.FAILED
     ending = recovery.last_ending_before_start(table.store, operation_id)
-    return stops.closed if ending is None else ending.phase is Phase.FAILED
+    return markers.closed if ending is None else ending.phase is Phase.FAILED
 
 
 def _of_another_table(table: Table, snapshot: Snapshot, operation_id: str) -> bool:

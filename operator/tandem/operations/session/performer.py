@@ -168,19 +168,19 @@ class Performer:
         if not self._just_read:
             self._committer.refresh(self.work)
         self._just_read = False
-        stops = commit_actions.txn_markers(self.work.snapshot, self._id)
+        markers = commit_actions.txn_markers(self.work.snapshot, self._id)
         snapshot = self.work.snapshot
         batches = snapshot.txns.get(paths.batches_app(self._id))
         return TableRead(
             snapshot.version,
-            stops.succeeded,
-            stops.abandoned,
-            stops.closed,
+            markers.succeeded,
+            markers.abandoned,
+            markers.closed,
             batches=0 if batches is None else batches.version,
         )
 
     def _check_earlier_outcome(self, _effect: Effect, _state: OperationState) -> Event:
-        stops = commit_actions.txn_markers(self.work.snapshot, self._id)
+        markers = commit_actions.txn_markers(self.work.snapshot, self._id)
         self.work.forget_attempt()
         ports = self._ports
 
@@ -190,14 +190,14 @@ class Performer:
         found = recovery.find_earlier(
             self._store,
             self._id,
-            stops,
+            markers,
             ports.processes,
             ports.jobs,
             claimed_here,
             ports.clock.now_ms(),
             parallel=self._table.log.parallel_requests,
         )
-        if found.attempt and found.recorded is None and not stops.succeeded:
+        if found.attempt and found.recorded is None and not markers.succeeded:
             # An attempt that may have committed is neither repeated nor cleaned.
             protocol.check_remembers(
                 self.work.snapshot.metadata, resource=self.work.identity.display
@@ -476,7 +476,7 @@ class Performer:
             # round at once, instead of writing files that no commit can use. (Beside the writers of
             # a log the version is always taken by now: only puts that follow one another win.)
             # Edits stay, and the next decision probably wants the same.
-            return CommitLost()
+            return CommitLost(raced=True)
         as_allowed = carry_out.by_edits if work.by_edits else carry_out.by_vectors
         change = work.change = as_allowed(work, work.change)
         folder = paths.deletion_vectors(self._id, effect.attempt)
@@ -493,7 +493,7 @@ class Performer:
             # Without edits the same in every round: it holds where rows went, not which are live.
             writes.append(write_row_map)
         side_by_side(writes, self._table.log.parallel_requests)
-        work.sidecars = commit_actions.adds_of(change, work.vectors)
+        work.adds = commit_actions.adds_of(change, work.vectors)
         return EffectDone(effect.point)
 
     def _enter_commit(self, effect: Effect, _state: OperationState) -> Event:
@@ -542,7 +542,7 @@ class Performer:
         if not isinstance(found, Decided) or found.verdict is not Verdict.COMMIT:
             return False
         assert work.change is not None
-        work.sidecars = commit_actions.adds_of(work.change, work.vectors)
+        work.adds = commit_actions.adds_of(work.change, work.vectors)
         return True
 
     def _look_up_commit(self, effect: Effect, _state: OperationState) -> Event:

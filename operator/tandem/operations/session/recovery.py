@@ -25,7 +25,7 @@ _FROZEN = frozenset({"plan.json", "job.json"})
 def find_earlier(
     store: Store,
     operation_id: str,
-    stops: TxnMarkers,
+    markers: TxnMarkers,
     processes: Processes,
     jobs: JobRunner,
     claimed_here: Callable[[int], bool],
@@ -64,7 +64,7 @@ def find_earlier(
     last = max(claimed, default=0)
     if recorded[0] is not None:
         return EarlierFound(recorded=ending_of(recorded[0]), attempt=last)
-    if stops.closed:
+    if markers.closed:
         path = paths.ending(operation_id)
         ending = records.load(store, path, ResultRecord, operation_id=operation_id)
         if ending is not None:
@@ -74,7 +74,7 @@ def find_earlier(
         and (ending_before := ending_before_start(store, operation_id, last)) is not None
     ):
         return EarlierFound(closing=ending_before, attempt=last)
-    abandoned = stops.abandoned
+    abandoned = markers.abandoned
     dead = sorted(n for n in claimed if n <= abandoned or "ended.json" in files[n])
     ends = {attempt: _ended(store, operation_id, attempt, files[attempt]) for attempt in dead}
     failures = sum(1 for end in ends.values() if end is None or end.counted)
@@ -120,11 +120,11 @@ def last_ending_before_start(store: Store, operation_id: str) -> Ending | None:
     return ending_before_start(store, operation_id, last) if last else None
 
 
-def has_live_plan(store: Store, operation_id: str, stops: TxnMarkers) -> bool:
+def has_live_plan(store: Store, operation_id: str, markers: TxnMarkers) -> bool:
     """Whether an attempt has a plan, and may yet commit."""
     splits = (paths.split_attempt(m.path) for m in store.list(paths.attempts(operation_id)))
     plans = {s[0] for s in splits if s is not None and s[1] == "plan.json"}
-    return any(not stops.forbid(attempt) for attempt in plans)
+    return any(not markers.forbid(attempt) for attempt in plans)
 
 
 def _known(jobs: JobRunner, operation_id: str, attempt: int) -> bool:

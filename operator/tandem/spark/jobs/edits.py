@@ -1,5 +1,5 @@
-"""Makes edits: files that hold another file's rows, less some, with some replaced ("Real tables",
-section 1).
+"""Makes edits: files that hold another file's rows, less some, with some replaced
+(docs/decisions/0191).
 
 The engine makes those of a small commit itself; those of a large one are a round of the job, whose
 driver serves rounds until the commit. An edit starts from a file that the job wrote, or from a live
@@ -22,7 +22,7 @@ from tandem.delta.datafiles.reader import TableFormat
 from tandem.delta.datafiles.rowgroups.edited import EditedFile, FileEditor
 from tandem.delta.datafiles.rowgroups.encoded import NewValues
 from tandem.errors import CountMismatch
-from tandem.jobs.formats import EditRound, InputFile, JobTable, RoundRequest, SidecarRef
+from tandem.jobs.formats import EditRound, InputFile, JobTable, RoundRequest, SideFileRef
 from tandem.jobs.results import JobResult
 from tandem.rowmap.positions import Positions, span, to_bitmap
 from tandem.spark.runtime.control import Control, job_table_format, output_file, to_file
@@ -171,7 +171,7 @@ class EditMaker:
 
 def edit_round(control: Control, request: RoundRequest, maker: EditMaker) -> None:
     """Make the edits of a round, and publish its result: an output for each, in their order."""
-    files = maker.make(wanted_of(request, control.read_sidecar))
+    files = maker.make(wanted_of(request, control.read_side_file))
     control.publish(
         JobResult(
             operation_id=request.operation_id,
@@ -221,7 +221,7 @@ def encoded_round(wanted: Sequence[WantedEdit]) -> tuple[tuple[InputFile, ...], 
     return inputs, to_file(pa.concat_tables(tables)) if tables else b"", round_
 
 
-def wanted_of(request: RoundRequest, read: Callable[[SidecarRef], bytes]) -> list[WantedEdit]:
+def wanted_of(request: RoundRequest, read: Callable[[SideFileRef], bytes]) -> list[WantedEdit]:
     """The edits that a request asks for; `read` reads a file beside it, verified. Raises:
     ManifestInvalid, StorageError."""
     found = request.edits

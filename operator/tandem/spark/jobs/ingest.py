@@ -250,9 +250,9 @@ def with_matches(
         ],
         schema=MATCHES,
     )
-    sidecar = control.sidecar(result.round, "matches.arrow", to_file(matches))
+    side_file = control.side_file(result.round, "matches.arrow", to_file(matches))
     read = result.rows_read + sum(input_.rows for input_ in inputs)
-    return result.model_copy(update={"matches": sidecar, "rows_read": read, "rows_matched": rows})
+    return result.model_copy(update={"matches": side_file, "rows_read": read, "rows_matched": rows})
 
 
 # The job of an ingest, and of a replace.

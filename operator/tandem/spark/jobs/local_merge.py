@@ -22,7 +22,7 @@ from tandem.delta.datafiles.reader import DataFileReader, TableFormat, arrow_sch
 from tandem.delta.datafiles.writer import WrittenFile
 from tandem.errors import CountMismatch
 from tandem.jobs.formats import SOURCE_IDS, InputFile, JobSpec, MergeJob
-from tandem.jobs.results import OutputFile, SidecarRef
+from tandem.jobs.results import OutputFile, SideFileRef
 from tandem.pruning.selection import KEY_TYPES
 from tandem.reconcile.matches import KEPT
 from tandem.spark.jobs.local_statement import TaskFiles, in_tasks, live_rows, rows_of_input, runs
@@ -393,7 +393,7 @@ class MergeAnswer:
     """What a round did; `matches` as in `JobResult`."""
 
     outputs: tuple[OutputFile, ...]
-    matches: SidecarRef
+    matches: SideFileRef
     updated: int
     deleted: int
     inserted: int
@@ -447,7 +447,7 @@ def execute(
     updated = len(changed) - changed["output"].null_count
     return MergeAnswer(
         (*outputs, *fresh),
-        control.sidecar(round_, "matches.arrow", to_file(answer)),
+        control.side_file(round_, "matches.arrow", to_file(answer)),
         updated,
         len(changed) - updated,
         sum(file.rows for file in fresh),

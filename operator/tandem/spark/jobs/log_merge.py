@@ -150,7 +150,7 @@ def publish(control: Control, won: LogWinners, matches: Sequence[tuple[int, Matc
             operation_id=control.spec.operation_id,
             attempt=control.spec.attempt,
             outputs=tuple(outputs),
-            matches=control.sidecar(0, "matches", to_file(pa.concat_tables(tables))),
+            matches=control.side_file(0, "matches", to_file(pa.concat_tables(tables))),
             rows_read=len(won.rows),
             rows_written=sum(file.rows for file in outputs),
             rows_matched=sum(len(rows.positions) for _, rows in matches),

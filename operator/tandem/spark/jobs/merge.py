@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from tandem.errors import CountMismatch, SourceChanged
 from tandem.jobs.formats import InputFile, MergeJob
-from tandem.jobs.results import JobResult, SidecarRef
+from tandem.jobs.results import JobResult, SideFileRef
 from tandem.spark.jobs import merge_source
 from tandem.spark.jobs import merge_source as local_source
 from tandem.spark.jobs.local_merge import MergeAnswer, execute
@@ -195,7 +195,7 @@ def _merge(
         if written.doubled:
             raise several_matches(control, spark, sides, inputs, written.doubled[0])
     data = control.store.get(written.matches)
-    matches = SidecarRef(
+    matches = SideFileRef(
         path=written.matches, size=len(data), sha256=hashlib.sha256(data).hexdigest()
     )
     counts = written.updated, written.deleted, written.inserted
@@ -204,7 +204,7 @@ def _merge(
 
 
 def _publish(
-    control: Control, round_: int, live: int, answer: MergeAnswer, copy: SidecarRef | None
+    control: Control, round_: int, live: int, answer: MergeAnswer, copy: SideFileRef | None
 ) -> None:
     """Raises: CountMismatch, StorageError."""
     _check_counts(answer, live, round_)
@@ -225,7 +225,7 @@ def _publish(
 
 def _copy(
     control: Control, sides: Sides, size: SourceSize | None, round_: int
-) -> SidecarRef | None:
+) -> SideFileRef | None:
     """Copy the source for the engine: whole in the first round, if it is small; else its bounds in
     the second round, which most merges do not have."""
     if round_ == 0 and size is not None:

@@ -17,7 +17,7 @@ from tandem.delta.datafiles.reader import arrow_schema
 from tandem.delta.dv import from_base64
 from tandem.errors import StorageError
 from tandem.jobs.formats import SOURCE_IDS, SOURCE_IS_WHOLE, SOURCE_SCHEMA, JobSpec, MergeJob
-from tandem.jobs.results import SidecarRef
+from tandem.jobs.results import SideFileRef
 from tandem.pruning.selection import KEY_TYPES
 from tandem.spark.runtime.control import Control, job_table_format, to_file
 from tandem.spark.runtime.listing import ListedSource, check_unique_names, decoding_error, types_in
@@ -142,7 +142,7 @@ def _rows(files: SourceFiles) -> pa.Table:
     return pa.Table.from_batches(batches, arrow_schema(loose, files.names))
 
 
-def copied(control: Control, source: ArrowSource, round_: int) -> SidecarRef | None:
+def copied(control: Control, source: ArrowSource, round_: int) -> SideFileRef | None:
     """The copy for the engine, as `copy_all_rows` makes it from Spark's rows; None in a round in
     which it has none."""
     if round_ == 0:
@@ -221,7 +221,7 @@ def measure(source: DataFrame, merge: MergeStatement) -> SourceSize:
 
 def copy_all_rows(
     control: Control, source: DataFrame, merge: MergeStatement, size: SourceSize, round_: int
-) -> SidecarRef | None:
+) -> SideFileRef | None:
     """Copy all rows of the columns that the merge reads; None if there are too many."""
     names = _copied(source, merge)
     if not names or size.rows > MAX_ROWS or size.bytes > MAX_BYTES:
@@ -232,7 +232,7 @@ def copy_all_rows(
 
 def bounds(
     control: Control, source: DataFrame, merge: MergeStatement, round_: int
-) -> SidecarRef | None:
+) -> SideFileRef | None:
     """Copy the least and the greatest value of each column of `on`; None if there is none."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
     from pyspark.sql.types import AtomicType
@@ -258,10 +258,12 @@ def bounds(
 
 def put(
     control: Control, rows: pa.Table, schema: str, round_: int, *, complete: bool
-) -> SidecarRef:
+) -> SideFileRef:
     """Write a copy; `schema` is the source's, as JSON. `complete`: it has all rows."""
     metadata = {SOURCE_SCHEMA: schema, SOURCE_IS_WHOLE: "true" if complete else "false"}
-    return control.sidecar(round_, "source.arrow", to_file(rows.replace_schema_metadata(metadata)))
+    return control.side_file(
+        round_, "source.arrow", to_file(rows.replace_schema_metadata(metadata))
+    )
 
 
 def _copied(source: DataFrame, merge: MergeStatement) -> list[str]:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from tandem.errors import CountMismatch
 from tandem.jobs.formats import InputFile, StatementJob
-from tandem.jobs.results import JobResult, OutputFile, SidecarRef
+from tandem.jobs.results import JobResult, OutputFile, SideFileRef
 from tandem.spark.jobs.edits import edit_round, maker_of
 from tandem.spark.jobs.local_statement import FoundRows, compiled, find_rows, in_tasks, joined
 from tandem.spark.runtime.control import Control, to_file, translate
@@ -144,7 +144,7 @@ class _Answer:
     """The files with new rows, the matches (`MATCHES`) and their number."""
 
     outputs: tuple[OutputFile, ...]
-    matches: SidecarRef
+    matches: SideFileRef
     rows: int
 
 
@@ -165,7 +165,7 @@ def _evaluate(control: Control, inputs: Sequence[InputFile], round_: int, find: 
     else:
         # By its statistics no file is affected, or all rows are deleted. A result without a
         # matches file counts as truncated, so an empty one is written.
-        none = control.sidecar(round_, "matches.arrow", to_file(MATCHES.empty_table()))
+        none = control.side_file(round_, "matches.arrow", to_file(MATCHES.empty_table()))
         answer = _Answer((), none, 0)
     if answer is None:
         return False
@@ -211,8 +211,8 @@ class _Arrow:
             return None
         outputs, matches = joined(found, round_)
         store_facts(store, spec.table.table_id, (file for each in found for file in each.files))
-        sidecar = self.control.sidecar(round_, "matches.arrow", to_file(matches))
-        return _Answer(outputs, sidecar, len(matches))
+        side_file = self.control.side_file(round_, "matches.arrow", to_file(matches))
+        return _Answer(outputs, side_file, len(matches))
 
 
 @dataclass(frozen=True)
@@ -242,7 +242,7 @@ class _Spark:
                 table=spec.new_rows_table,
             )
         data = control.store.get(answer.matches)
-        matches = SidecarRef(
+        matches = SideFileRef(
             path=answer.matches, size=len(data), sha256=hashlib.sha256(data).hexdigest()
         )
         return _Answer(answer.outputs, matches, answer.rows)

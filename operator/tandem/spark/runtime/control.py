@@ -38,7 +38,7 @@ from tandem.errors import (
     TandemError,
 )
 from tandem.jobs.formats import Format, JobSpec, JobTable, RoundRequest
-from tandem.jobs.results import JobFailure, JobProgress, JobResult, OutputFile, SidecarRef
+from tandem.jobs.results import JobFailure, JobProgress, JobResult, OutputFile, SideFileRef
 from tandem.storage import Store, open_store
 from tandem.storage.allowed_locations import require as require_allowed
 from tandem.storage.paths import canonical_location
@@ -119,14 +119,14 @@ class Control:
     def round_path(self, round_: int, name: str) -> str:
         return self.path(f"rounds/{round_}/{name}")
 
-    def sidecar(self, round_: int, name: str, data: bytes) -> SidecarRef:
+    def side_file(self, round_: int, name: str, data: bytes) -> SideFileRef:
         """Write a file that belongs to a result, under a name unique to this driver."""
         path = self.round_path(round_, f"{name}-{uuid.uuid4()}")
         self.store.put(path, data)
-        return SidecarRef(path=path, size=len(data), sha256=hashlib.sha256(data).hexdigest())
+        return SideFileRef(path=path, size=len(data), sha256=hashlib.sha256(data).hexdigest())
 
-    def read_sidecar(self, ref: SidecarRef) -> bytes:
-        """The content of a file that `sidecar` wrote.
+    def read_side_file(self, ref: SideFileRef) -> bytes:
+        """The content of a file that `side_file` wrote.
 
         Raises: ManifestInvalid if another writer put another file in its place; StorageError.
         """

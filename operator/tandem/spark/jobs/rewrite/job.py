@@ -104,7 +104,7 @@ def _publish(
             operation_id=control.spec.operation_id,
             attempt=control.spec.attempt,
             outputs=tuple(outputs),
-            row_map=control.sidecar(0, "rowmap", to_bytes(row_map)) if row_map else None,
+            row_map=control.side_file(0, "rowmap", to_bytes(row_map)) if row_map else None,
             rows_read=read,
             rows_written=written,
             copied_in_store=copied_in_store,

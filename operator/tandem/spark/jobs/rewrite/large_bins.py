@@ -30,7 +30,7 @@ from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile
 from tandem.delta.schema import to_arrow_field
 from tandem.errors import CountMismatch
 from tandem.jobs.formats import InputFile, JobLayout, JobSpec, RewriteJob
-from tandem.jobs.results import SidecarRef
+from tandem.jobs.results import SideFileRef
 from tandem.rowmap.permutation import starts
 from tandem.spark.jobs.rewrite.bins import BinResult
 from tandem.spark.jobs.rewrite.codes import (
@@ -102,7 +102,7 @@ class SortedPart:
 
     part: int
     files: tuple[WrittenFile, ...]
-    places: tuple[SidecarRef, ...]
+    places: tuple[SideFileRef, ...]
 
 
 def sort_large(
@@ -159,7 +159,7 @@ def _result(control: Control, bin_: LargeBin, by_part: Mapping[int, SortedPart])
     ranks = np.full(bin_.rows, _NO_PLACE, dtype=np.uint32)
     found = 0
     for ref in (ref for part in parts for ref in part.places):
-        places = np.frombuffer(control.read_sidecar(ref), dtype=np.uint32)
+        places = np.frombuffer(control.read_side_file(ref), dtype=np.uint32)
         if found + len(places) <= bin_.rows and int(places.max()) < bin_.rows:
             ranks[places] = np.arange(found, found + len(places), dtype=np.uint32)
         found += len(places)
@@ -288,7 +288,7 @@ class LargeSort:
     ) -> SortedPart:
         [bin_] = [b for b in self.bins if b.first_part <= part < b.first_part + b.parts]
         control = Control(self.spec, self.store)
-        places: list[SidecarRef] = []
+        places: list[SideFileRef] = []
         writer: ParquetDataWriter | None = None
         with ExitStack() as opened:
             for range_ in chain.from_iterable(self._fitting(file, each) for each in ranges):
@@ -297,7 +297,7 @@ class LargeSort:
                     [codes_of(columns[name]) for name in self._keys], len(columns[PLACE])
                 )
                 in_their_order = columns.pop(PLACE).to_numpy()[order].tobytes()
-                places.append(control.sidecar(_ROUND, "places", in_their_order))
+                places.append(control.side_file(_ROUND, "places", in_their_order))
                 columns.pop(Z, None)
                 for batch in in_batches(columns, order):
                     if writer is None:
