@@ -61,7 +61,7 @@ def operator(
     async def serve() -> None:
         stop, ready = asyncio.Event(), asyncio.Event()
         running = asyncio.create_task(
-            run_operator(settings, stop=stop, ready=ready, runner_factory=lambda *_: jobs)
+            run_operator(settings, stop=stop, working=ready, runner_factory=lambda *_: jobs)
         )
         await ready.wait()
         loop = asyncio.get_running_loop()

@@ -70,7 +70,7 @@ def operator(kubeconfig: str, namespaces: list[str], endpoint: str, prefix: str,
     async def serve() -> None:
         stop, ready = asyncio.Event(), asyncio.Event()
         running = asyncio.create_task(
-            run_operator(settings, stop=stop, ready=ready, runner_factory=lambda *_: jobs)
+            run_operator(settings, stop=stop, working=ready, runner_factory=lambda *_: jobs)
         )
         await ready.wait()
         await asyncio.to_thread(Path(flag).with_suffix(".ready").touch)

@@ -83,7 +83,7 @@ def with_tandem(kubeconfig: str, namespace: str, endpoint: str, prefix: str, fla
     async def serve() -> float:
         stop, ready = asyncio.Event(), asyncio.Event()
         ending = asyncio.create_task(_until(Path(flag), stop, ready))
-        await run_operator(settings, stop=stop, ready=ready, runner_factory=lambda *_: jobs)
+        await run_operator(settings, stop=stop, working=ready, runner_factory=lambda *_: jobs)
         return await ending
 
     begun = asyncio.run(serve())
@@ -165,7 +165,7 @@ def at_rest(kubeconfig: str, namespace: str, count: int) -> dict[str, float]:
 
     async def serve() -> float:
         stop, ready = asyncio.Event(), asyncio.Event()
-        serving = asyncio.create_task(operator.run_operator(settings, stop=stop, ready=ready))
+        serving = asyncio.create_task(operator.run_operator(settings, stop=stop, working=ready))
         await ready.wait()
         while True:
             if len(made[0]) >= count:

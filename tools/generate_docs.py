@@ -103,7 +103,16 @@ def commands() -> str:
     )
     runner = CliRunner()
     names = ["", "run", "plan", "scan", "table segments", "table show", "history", "timeline"]
-    names += ["locks", "clean", "log show", "log resolve", "dev"]
+    names += [
+        "locks",
+        "clean",
+        "log show",
+        "log resolve",
+        "maintain",
+        "operator",
+        "etcd-user",
+        "dev",
+    ]
     examples = {"log show": "merge-on-read.md", "timeline": "timeline.md"}
     for name in names:
         result = runner.invoke(

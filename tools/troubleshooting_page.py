@@ -123,9 +123,14 @@ WITHOUT: Final = (
         "`etcd.bundled.persistence.enabled=false` for trials",
     ),
     (
-        "the operator's pod is not ready",
-        "it waits for etcd, or for definitions of the Spark operator",
-        "read its log",
+        "the operator's pod is Ready, and nothing happens",
+        "it stands by, or waits for etcd or for definitions of the Spark operator",
+        "[TandemNoLeader](runbooks/TandemNoLeader.md)",
+    ),
+    (
+        "the operator's pod is not Ready",
+        "a watch has died, it ends, or a namespace waits for threads",
+        "[its phases](operator.md#monitoring)",
     ),
     (
         "`kubectl` says `forbidden` to you",

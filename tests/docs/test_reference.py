@@ -57,6 +57,16 @@ def test_every_reason_names_where_to_look() -> None:
     assert all(troubleshooting_page.LOOK.values())
 
 
+def test_the_pages_that_list_kinds_list_all_of_them() -> None:
+    def found(page: str, pattern: str) -> set[str]:
+        return set(",".join(re.findall(pattern, (ROOT / page).read_text())).split(","))
+
+    short = {model.short_name for model in KINDS.values()}
+    assert found("docs/install.md", r"kubectl delete (\S+) --all ") == short
+    assert found("crds/README.md", r"\| `\w+` \| `(\w+)` \|") == short
+    assert found("docs/upgrading.md", r"kubectl get (\S+) -A -o json") == set(map(plural, KINDS))
+
+
 def commands(known: typer.Typer) -> set[str]:
     return {
         command.name or (command.callback.__name__ if command.callback else "")

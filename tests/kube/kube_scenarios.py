@@ -397,7 +397,7 @@ class World:
             while True:
                 try:
                     await run_operator(
-                        settings, interceptor=interceptor, stop=stop, ready=ready, clock=clock
+                        settings, interceptor=interceptor, stop=stop, working=ready, clock=clock
                     )
                 except Exception as error:
                     if not in_pod:

@@ -10,7 +10,7 @@ from typing import Any
 import kopf
 import pytest
 
-from tandem.kube import kopf_loop
+from tandem.kube import handlers, kopf_loop
 from tandem.kube.kopf_loop import KopfState
 from tandem.kube.runtime.context import OperatorSettings
 
@@ -60,7 +60,7 @@ class Run:
     def __init__(
         self, starter: Work = endless, other: Work = endless, namespaces: tuple[str, ...] = ()
     ) -> None:
-        self.stop, self.ready, self.state = asyncio.Event(), asyncio.Event(), KopfState()
+        self.stop, self.working, self.state = asyncio.Event(), asyncio.Event(), KopfState()
         self._settings = OperatorSettings(namespaces=namespaces)
         self._works = {STARTER: starter, "poster of events": other}
 
@@ -71,10 +71,9 @@ class Run:
 
     async def run_kopf(self) -> bool:
         idle: Any = Idle()
-        events = self.stop, self.ready
-        return await kopf_loop.run_kopf(
-            self._settings, kopf.OperatorRegistry(), idle, idle, idle, *events, self.state
-        )
+        settings = self._settings, handlers.kopf_settings(self._settings, None)
+        given = *settings, kopf.OperatorRegistry(), idle, idle, idle
+        return await kopf_loop.run_kopf(*given, self.stop, self.working, self.state)
 
     async def spawn_tasks(
         self, *, stop_flag: asyncio.Event, ready_flag: asyncio.Event, **_: object

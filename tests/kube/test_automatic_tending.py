@@ -48,7 +48,7 @@ class Stage:
         self.context.resource_cache = self.resource_cache
         self.context.automatic_slots = AutomaticSlots(0, self.resource_cache)
         self.context.clock = self.clock
-        self.context.pool = self.pool = CountingExecutor()
+        self.context.workers = self.pool = CountingExecutor()
         self.tend = AutoCompactionController(context)
         self.table = TableContext("uid-1", cast(Any, None))
         self.see()

@@ -13,6 +13,8 @@ from tandem.kube import operator
 from tandem.kube.client.api import Api, NotFound
 from tandem.kube.runtime.leader import Leadership, LockMembers
 from tandem.locks.store import InProcessLocks
+from tandem.spark.application.manifest import KubeflowApplications
+from tandem.spark.application.port import ApplicationSettings
 from tandem.spec.common import plural
 from tandem.spec.resources import KINDS
 
@@ -49,7 +51,8 @@ def test_all_kinds_are_waited_for_while_it_keeps_leading(monkeypatch: pytest.Mon
             locks = InProcessLocks()
             leadership = Leadership(locks, LockMembers(locks, "one", "n"), "tandem", pool)
             await leadership.win()
-            await operator._await_kinds(cast(Api, server), leadership, spark=True)
+            spark = KubeflowApplications(ApplicationSettings())
+            await operator._await_kinds(cast(Api, server), leadership, spark)
             return leadership.leads
 
     assert asyncio.run(scene())

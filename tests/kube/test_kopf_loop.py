@@ -31,7 +31,7 @@ HANGS = textwrap.dedent("""
         run = Run(Deaf())
         kopf.spawn_tasks = run.spawn_tasks
         task = asyncio.create_task(run.run_kopf())
-        await run.ready.wait()
+        await run.working.wait()
         print("ready", flush=True)
         run.stop.set()
         await task
@@ -152,7 +152,7 @@ def test_it_is_alive_and_ready_while_kopf_works(monkeypatch: pytest.MonkeyPatch)
         run = Run()
         assert (run.state.is_alive, run.state.is_ready) == (True, True), "a standby"
         running = asyncio.create_task(run.run(monkeypatch))
-        await run.ready.wait()
+        await run.working.wait()
         phases = [run.state.phase]
         assert (run.state.is_alive, run.state.is_ready) == (True, True)
         run.stop.set()
@@ -189,4 +189,4 @@ def test_a_call_that_is_refused_during_shutdown_is_ignored(
 
 def test_kopf_kills_no_process_ten_minutes_after_a_restart() -> None:
     """As it does by default, where it has ended by itself."""
-    assert handlers.kopf_settings(OperatorSettings()).process.ultimate_exiting_timeout is None
+    assert handlers.kopf_settings(OperatorSettings(), None).process.ultimate_exiting_timeout is None

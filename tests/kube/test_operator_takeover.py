@@ -21,7 +21,7 @@ from support.cluster.operator_thread import (
 )
 from support.jobs import quick_lake
 from support.waiting import await_that
-from tandem.kube.operator import LeadershipLost
+from tandem.kube.kopf_loop import LeadershipLost
 from tandem.kube.runtime.context import OperatorSettings
 from tandem.kube.runtime.leader import MEMBERS, election
 from tandem.locks.etcd.store import EtcdLocks, EtcdSettings

@@ -56,7 +56,7 @@ UNUSED: Mapping[Right, str] = {
         for kind in OURS
     },
     **{
-        ("tandem.dev", right, verb): "the kind is served, and refused by its status"
+        ("tandem.dev", right, verb): "a kind of operation as those that this run applies"
         for kind in NOT_APPLIED
         for right, verb in ((kind, "patch"), (f"{kind}/status", "patch"), (kind, "delete"))
     },

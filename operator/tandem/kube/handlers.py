@@ -1,4 +1,5 @@
-"""The handlers and settings for kopf. Thin: every handler delegates at once.
+"""The handlers and settings for kopf. Handlers keep the caches of resources and applications, and
+hand everything else over to a controller.
 
 Daemons must not return by themselves: kopf would not start them again in this process. When they
 are done, they wait until their filter no longer matches (docs/decisions/0046).
@@ -24,10 +25,10 @@ from tandem.kube.client.resources import (
     key_of,
     uid_of,
 )
+from tandem.kube.controllers.ended import EndedController
 from tandem.kube.controllers.operation import OperationController
 from tandem.kube.controllers.spark_jobs import ApplicationCache
 from tandem.kube.controllers.table import TableController
-from tandem.kube.controllers.ttl import TtlController
 from tandem.kube.runtime.context import OperatorContext, OperatorSettings
 from tandem.kube.runtime.kopf_internals import without_finalizer
 from tandem.spark.application.port import ApplicationBuilder
@@ -47,7 +48,7 @@ _LONGEST_PAUSE_S = 10.0
 
 def register(
     context: OperatorContext,
-    ttl_controller: TtlController,
+    ended_controller: EndedController,
     applications: ApplicationCache,
     builder: ApplicationBuilder | None,
 ) -> kopf.OperatorRegistry:
@@ -67,9 +68,9 @@ def register(
             context.cancelled.discard(uid_of(body))
             return
         summary = context.resource_cache.update(body)
-        ttl_controller.note(summary)
+        ended_controller.note(summary)
         if summary.kind in OPERATIONS and is_deleting(body):
-            await _clean_up(context, body)
+            await _clean_up_unattended(context, body)
 
     for kind in KINDS:
         kopf.on.event(GROUP, VERSION, plural(kind), registry=registry, id="observe")(observe)
@@ -156,7 +157,7 @@ def _index_server_controller() -> type[IndexServerController]:
     return IndexServerController
 
 
-async def _clean_up(context: OperatorContext, body: Body) -> None:
+async def _clean_up_unattended(context: OperatorContext, body: Body) -> None:
     """Clean up after an operation that was deleted while no operator ran, before kopf removes the
     finalizer: such an operation has no daemon, and kopf does not start one."""
     uid = uid_of(body)
@@ -195,8 +196,10 @@ class EndlessBackoffs:
         yield from itertools.repeat(_LONGEST_PAUSE_S)
 
 
-def kopf_settings(settings: OperatorSettings) -> kopf.OperatorSettings:
-    """The settings of kopf."""
+def kopf_settings(
+    settings: OperatorSettings, builder: ApplicationBuilder | None
+) -> kopf.OperatorSettings:
+    """The settings of kopf. `builder`: as of `register`."""
     found = kopf.OperatorSettings()
     # Otherwise a SIGKILL follows ten minutes after each end of kopf that it began by itself, also
     # of a kopf that runs again since. The end has a limit of its own (`kopf_loop`).
@@ -217,9 +220,9 @@ def kopf_settings(settings: OperatorSettings) -> kopf.OperatorSettings:
     # So long after its last event, kopf keeps an object and a task for it. While ten thousand are
     # listed, about this many seconds' worth of them are in memory at once.
     found.queueing.idle_timeout = 0.1
-    found.watching.label_selectors["sparkoperator.k8s.io", "sparkapplications"] = "=".join(
-        MANAGED_BY
-    )
+    if builder is not None:
+        group, _, applications = builder.resource
+        found.watching.label_selectors[group, applications] = "=".join(MANAGED_BY)
     found.queueing.error_delays = (0.5, 1, 2, 3, 5, 8, 10)
     # Only patterns of namespaces require kopf to watch namespaces; names and "all" do not.
     found.scanning.disabled = settings.names_namespaces

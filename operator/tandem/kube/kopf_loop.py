@@ -15,9 +15,8 @@ from typing import Any
 import kopf
 import structlog
 
-from tandem.kube import handlers
 from tandem.kube.client.api import ApiError
-from tandem.kube.controllers.ttl import TtlController
+from tandem.kube.controllers.ended import EndedController
 from tandem.kube.runtime.context import OperatorSettings
 from tandem.kube.runtime.kopf_internals import (
     MinimalMemories,
@@ -70,12 +69,13 @@ class KopfState:
 
 async def run_kopf(
     settings: OperatorSettings,
+    kopf_settings: kopf.OperatorSettings,
     registry: kopf.OperatorRegistry,
     leadership: Leadership,
-    ttl_controller: TtlController,
+    ended_controller: EndedController,
     restoration: Restoration,
     stop: asyncio.Event,
-    ready: asyncio.Event,
+    working: asyncio.Event,
     state: KopfState,
 ) -> bool:
     """Run kopf until the process has to stop or is no longer the leader (False), or until one of
@@ -86,7 +86,6 @@ async def run_kopf(
         ApiServerRestored
     """
     over, up = asyncio.Event(), asyncio.Event()
-    kopf_settings = handlers.kopf_settings(settings)
     watches = _Watches(state, is_fixed=kopf_settings.scanning.disabled)
     deadline = _Deadline(state)
 
@@ -96,13 +95,13 @@ async def run_kopf(
 
     # kopf ends every task that was started after it, so ours are started first.
     holding = asyncio.create_task(leadership.hold(), name="hold leadership")
-    tidying = asyncio.create_task(ttl_controller.run(), name="delete what has expired")
+    tidying = asyncio.create_task(ended_controller.run(), name="tidy what has ended")
     stopping = asyncio.create_task(stop.wait(), name="await the stop")
     watching = asyncio.create_task(watches.watch(), name="watch the watches")
     restored = asyncio.create_task(restoration.detect(), name="detect a restoration")
     for task in (holding, tidying, stopping, watching, restored):
         task.add_done_callback(end)
-    starting = asyncio.create_task(_when_up(up, stop, ready, state), name="await the start")
+    starting = asyncio.create_task(_when_up(up, stop, working, state), name="await the start")
     tasks = (holding, tidying, stopping, watching, restored, starting)
     lost = blind = False
     try:
@@ -161,7 +160,7 @@ def _tolerate_refusals_at_the_end(over: asyncio.Event) -> Iterator[None]:
 
 
 async def _when_up(
-    up: asyncio.Event, stop: asyncio.Event, ready: asyncio.Event, state: KopfState
+    up: asyncio.Event, stop: asyncio.Event, working: asyncio.Event, state: KopfState
 ) -> None:
     await up.wait()
     if threading.current_thread() is threading.main_thread():
@@ -171,7 +170,7 @@ async def _when_up(
             loop.add_signal_handler(number, stop.set)
     if state.phase is not KopfPhase.ENDS:
         state.phase = KopfPhase.WORKS
-    ready.set()
+    working.set()
 
 
 class _Watches:

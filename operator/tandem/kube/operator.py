@@ -1,7 +1,9 @@
 """One operator process: assembles its parts, starts them, and shuts them down.
 
 It keeps no state of its own: whatever it needs after a restart is in statuses, in the lock store
-and below the tables' `_tandem/`.
+and below the tables' `_tandem/`. The loop that does the work also serves /healthz, /readyz and
+/metrics, so that they fail when the loop hangs. The first two say the same facts, with 503 if the
+process is not alive or not ready.
 """
 
 from __future__ import annotations
@@ -21,12 +23,11 @@ from tandem.kube import handlers
 from tandem.kube.client.api import Api, ApiError
 from tandem.kube.client.resources import Body, ResourceCache, uid_of
 from tandem.kube.controllers.automation import AutoCompactionController, LogAutomation, RowRetention
+from tandem.kube.controllers.ended import EndedController
 from tandem.kube.controllers.spark_jobs import ApplicationCache, ApplicationRunner
-from tandem.kube.controllers.ttl import TtlController
 from tandem.kube.job_pool.pools import JobPools
 from tandem.kube.job_pool.runner import PooledRunner
 from tandem.kube.kopf_loop import KopfState, run_kopf
-from tandem.kube.kopf_loop import LeadershipLost as LeadershipLost
 from tandem.kube.metrics.collectors import CONTENT_TYPE, MeasuredLocks, Metrics
 from tandem.kube.runtime import kopf_internals
 from tandem.kube.runtime.context import OperatorContext, OperatorSettings, RunnerFactory
@@ -45,10 +46,6 @@ from tandem.spark.application.port import ApplicationBuilder, JobOwner, JobPlace
 from tandem.spec.common import GROUP, VERSION, plural
 from tandem.spec.labels import AUTOMATIC_LABEL, KIND_LABEL, TABLE_LABEL, label_value
 from tandem.spec.resources import KINDS, Operation
-
-# /healthz, /readyz and /metrics, served by the loop that does the work, so that they fail when the
-# loop hangs. The first two say the same facts, with 503 if the process is not alive or not ready.
-
 
 Facts = Callable[[], Mapping[str, object]]
 Exposition = Callable[[], Awaitable[bytes]]
@@ -101,7 +98,7 @@ async def run_operator(
     *,
     interceptor: Interceptor = passthrough,
     stop: asyncio.Event | None = None,
-    ready: asyncio.Event | None = None,
+    working: asyncio.Event | None = None,
     runner_factory: RunnerFactory | None = None,
     clock: Clock | None = None,
 ) -> None:
@@ -110,8 +107,8 @@ async def run_operator(
 
     Args:
         interceptor: wraps every effect of every operation; for tests.
-        ready: set once it leads and works.
-        runner_of: runs jobs in another way than as SparkApplications.
+        working: set once it leads and works.
+        runner_factory: runs jobs in another way than as SparkApplications.
         clock: a clock instead of the machine's.
 
     Raises:
@@ -119,7 +116,7 @@ async def run_operator(
         ApiServerRestored
     """
     stop = stop or asyncio.Event()
-    ready = ready or asyncio.Event()
+    working = working or asyncio.Event()
     loop = asyncio.get_running_loop()
     kopf_internals.read_lean_json()
     kopf_internals.compare_only_finalizers()
@@ -127,13 +124,13 @@ async def run_operator(
     import_kinds()
     clock, nonces = clock or SystemClock(), SystemNonces()
     metrics = Metrics()
-    pool = Workers(settings.workers, metrics)
+    workers = Workers(settings.workers, metrics)
     # Elections must not wait for a thread that works on a table.
     office = ThreadPoolExecutor(2, thread_name_prefix="tandem-office")
-    index_pool = ThreadPoolExecutor(4, thread_name_prefix="tandem-index")
+    index_threads = ThreadPoolExecutor(4, thread_name_prefix="tandem-index")
     _log.info("starts", version=__version__, **settings.log_fields())
     lagging = asyncio.create_task(metrics.watch_loop(), name="watch the loop")
-    minding = asyncio.create_task(pool.watch(), name="watch the workers")
+    minding = asyncio.create_task(workers.watch(), name="watch the workers")
     trimming = asyncio.create_task(give_memory_back(), name="give memory back")
     at_end = contextlib.ExitStack()
     at_end.enter_context(seldom_collections())
@@ -149,7 +146,7 @@ async def run_operator(
             applications = ApplicationCache()
             builder = KubeflowApplications(settings.application)
             rules = settings.job_pools
-            pools = (
+            job_pools = (
                 JobPools(api, loop, builder, applications, rules, metrics) if rules.slots else None
             )
             context = OperatorContext(
@@ -160,27 +157,27 @@ async def run_operator(
                 processes=members,
                 clock=clock,
                 nonces=nonces,
-                pool=pool,
-                index_pool=index_pool,
+                workers=workers,
+                index_threads=index_threads,
                 slots=JobSlots(settings.job_limits),
                 automatic_slots=AutomaticSlots(settings.automatic_slots, resource_cache),
                 metrics=metrics,
                 runner_factory=runner_factory
-                or _spark_applications(api, loop, builder, applications, pools),
+                or _spark_applications(api, loop, builder, applications, job_pools),
                 interceptor=interceptor,
                 may_write=lambda: leadership.leads,
             )
-            context.auto_compactors = (
+            context.automations = (
                 AutoCompactionController(context),
                 LogAutomation(context),
                 RowRetention(context),
             )
             metrics.add(
                 StateCollector(
-                    context, lambda: leadership.leads, pool, settings.table_metrics, pools
+                    context, lambda: leadership.leads, workers, settings.table_metrics, job_pools
                 )
             )
-            ttl_controller = TtlController(api, resource_cache, clock, context.may_write)
+            ended_controller = EndedController(api, resource_cache, clock, context.may_write)
             kopf_state = KopfState()
             fixed = settings.namespaces if settings.names_namespaces else ()
             restoration = Restoration(api, fixed[0] if fixed else None)
@@ -194,12 +191,12 @@ async def run_operator(
                     "resources": len(resource_cache),
                     "jobs": context.slots.taken,
                     "workers": {
-                        "busy": pool.busy,
-                        "long": pool.long,
-                        "abandoned": pool.abandoned,
-                        "waiting": pool.waiting,
-                        "oldest_wait_s": round(pool.oldest_wait_s, 1),
-                        "starved": pool.starved,
+                        "busy": workers.busy,
+                        "long": workers.long,
+                        "abandoned": workers.abandoned,
+                        "waiting": workers.waiting,
+                        "oldest_wait_s": round(workers.oldest_wait_s, 1),
+                        "starved": workers.starved,
                     },
                 }
 
@@ -208,29 +205,27 @@ async def run_operator(
                 facts,
                 metrics.exposition,
                 is_alive=lambda: kopf_state.is_alive,
-                is_ready=lambda: kopf_state.is_ready and not pool.starved,
+                is_ready=lambda: kopf_state.is_ready and not workers.starved,
             ):
                 try:
                     if not await _unless(stop, leadership.win()):
                         return
-                    with_spark = builder if runner_factory is None else None
-                    kopf_registry = handlers.register(
-                        context, ttl_controller, applications, with_spark
-                    )
+                    spark = builder if runner_factory is None else None
+                    registry = handlers.register(context, ended_controller, applications, spark)
                     again = True
                     while again:
                         # Before each run of kopf: a watch also dies when its kind is removed.
-                        kinds = _await_kinds(api, leadership, spark=runner_factory is None)
-                        if not await _unless(stop, kinds):
+                        if not await _unless(stop, _await_kinds(api, leadership, spark)):
                             return
                         again = await run_kopf(
                             settings,
-                            kopf_registry,
+                            handlers.kopf_settings(settings, spark),
+                            registry,
                             leadership,
-                            ttl_controller,
+                            ended_controller,
                             restoration,
                             stop,
-                            ready,
+                            working,
                             kopf_state,
                         )
                         resource_cache.clear()
@@ -240,9 +235,9 @@ async def run_operator(
         lagging.cancel()
         minding.cancel()
         trimming.cancel()
-        pool.shutdown(wait=False, cancel_futures=True)
+        workers.shutdown(wait=False, cancel_futures=True)
         office.shutdown(wait=False, cancel_futures=True)
-        index_pool.shutdown(wait=False, cancel_futures=True)
+        index_threads.shutdown(wait=False, cancel_futures=True)
         at_end.close()
         _log.info("stops", instance=settings.instance)
 
@@ -278,21 +273,22 @@ async def _lock_store(settings: OperatorSettings) -> AsyncIterator[tuple[LockSto
         await asyncio.to_thread(store.close)
 
 
-async def _await_kinds(api: Api, leadership: Leadership, *, spark: bool) -> None:
-    """Wait until our kinds are installed, since kopf would not notice them later. Leadership is
-    kept meanwhile."""
+async def _await_kinds(api: Api, leadership: Leadership, spark: ApplicationBuilder | None) -> None:
+    """Wait until our kinds and the builder's are installed, since kopf would not notice them later.
+    Leadership is kept meanwhile."""
     holding = asyncio.create_task(leadership.hold(), name="hold leadership")
     try:
-        await _are_installed(api, spark=spark)
+        await _are_installed(api, spark)
     finally:
         holding.cancel()
         await asyncio.gather(holding, return_exceptions=True)
 
 
-async def _are_installed(api: Api, *, spark: bool) -> None:
+async def _are_installed(api: Api, spark: ApplicationBuilder | None) -> None:
     wanted = {f"{GROUP}/{VERSION}": {plural(kind) for kind in KINDS}}
-    if spark:
-        wanted["sparkoperator.k8s.io/v1beta2"] = {"sparkapplications"}
+    if spark is not None:
+        group, version, applications = spark.resource
+        wanted[f"{group}/{version}"] = {applications}
     logged: set[str] = set()
     while True:
         missing = set[str]()
@@ -317,7 +313,7 @@ def _spark_applications(
     loop: asyncio.AbstractEventLoop,
     builder: ApplicationBuilder,
     applications: ApplicationCache,
-    pools: JobPools | None,
+    job_pools: JobPools | None,
 ) -> RunnerFactory:
     def runner_factory(resource: Operation, body: Body, table: Table) -> JobRunner:
         storage = table.spec.spec.storage if table.spec is not None else None
@@ -343,9 +339,9 @@ def _spark_applications(
         own = ApplicationRunner(
             api=api, loop=loop, builder=builder, placement=placement, applications=applications
         )
-        if pools is None:
+        if job_pools is None:
             return own
         jobs = table.spec.spec.jobs if table.spec is not None else None
-        return PooledRunner(own, pools, placement, pools.rules.of_table(jobs))
+        return PooledRunner(own, job_pools, placement, job_pools.rules.of_table(jobs))
 
     return runner_factory

@@ -45,7 +45,7 @@ class StateCollector(Collector):
     Args:
         leads: whether this process leads.
         shown: how many tables have series of their own.
-        pools: None without job pools.
+        job_pools: None if each job has an application of its own.
     """
 
     def __init__(
@@ -54,13 +54,13 @@ class StateCollector(Collector):
         leads: Callable[[], bool],
         workers: Workers,
         shown: int,
-        pools: JobPools | None = None,
+        job_pools: JobPools | None = None,
     ) -> None:
         self._context = context
         self._leads = leads
         self._workers = workers
         self._limit = shown
-        self._pools = pools
+        self._job_pools = job_pools
         self._shown: set[TableKey] = set()
         # The last state of each operation, and since when it has it, by `time.monotonic`.
         self._seen: dict[str, tuple[object, float]] = {}
@@ -93,7 +93,7 @@ class StateCollector(Collector):
         yield _one(families.JOBS_LIMIT, slots.limits.total)
         yield _one(families.JOBS_RUNNING, slots.taken)
         yield _one(families.JOBS_WAITING, slots.waiting)
-        pools, jobs = ({}, {}) if self._pools is None else self._pools.counts()
+        pools, jobs = ({}, {}) if self._job_pools is None else self._job_pools.counts()
         for family, counts in ((families.JOB_POOLS, pools), (families.POOLED_JOBS, jobs)):
             [label], found = family.labels, _family(family)
             for state in sorted(label.values):

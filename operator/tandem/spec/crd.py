@@ -1,10 +1,5 @@
-"""The custom resource definitions, generated from the models.
-
-Talks to no cluster.
-
-    definitions   one definition per kind
-    descriptions  the docstring under each field
-    schema        a pydantic model as a structural schema
+"""The custom resource definitions, generated from the models: one definition per kind, whose schema
+is structural and has the docstrings under the fields as descriptions. Talks to no cluster.
 """
 
 from __future__ import annotations

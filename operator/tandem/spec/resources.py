@@ -42,8 +42,8 @@ from tandem.spec.update import (
 __all__ = [
     "API_VERSION",
     "KINDS",
-    "MUTABLE_FIELDS",
     "OPERATIONS",
+    "OUTSIDE_IDENTITY",
     "AnyKind",
     "AnyResource",
     "Codec",
@@ -122,7 +122,7 @@ class ResourceOutcome:
 # are numbers, order of keys is irrelevant. What only says how, when or for how long to run is
 # left out, so that changing it does not make the operation another one.
 
-MUTABLE_FIELDS: Final = frozenset(
+OUTSIDE_IDENTITY: Final = frozenset(
     {
         "suspend",
         "priority",
@@ -139,13 +139,13 @@ MUTABLE_FIELDS: Final = frozenset(
         "minRowGroupRows",
     }
 )
-"""Fields of an operation's spec that may change during its life."""
+"""Fields of a spec that are not part of an operation's identity."""
 
 
 def canonical_spec(resource: Operation) -> dict[str, Any]:
-    """The spec with defaults filled in and mutable fields left out; plain JSON types."""
+    """The spec with defaults filled in, and without `OUTSIDE_IDENTITY`; plain JSON types."""
     spec = resource.spec.canonical()
-    return {key: value for key, value in spec.items() if key not in MUTABLE_FIELDS}
+    return {key: value for key, value in spec.items() if key not in OUTSIDE_IDENTITY}
 
 
 def spec_hash(resource: Operation) -> str:

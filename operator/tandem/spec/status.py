@@ -2,11 +2,6 @@
 
 Models only: decides nothing. Everything but `phase` is optional: what does not apply is absent when
 printed.
-
-    conditions    phase and conditions, and the base of all status models
-    operation     the status of an operation
-    table         the status of a `LakeTable`
-    index_server  the status of an `IndexServer`
 """
 
 from __future__ import annotations

@@ -286,7 +286,7 @@ async def _live(order: Order, tell: Callable[..., None]) -> None:
         if order.role == "operator":
             interceptor: Interceptor = striker.interceptor
             await run_operator(
-                operator_settings(order), interceptor=interceptor, stop=stop, ready=ready
+                operator_settings(order), interceptor=interceptor, stop=stop, working=ready
             )
         else:
             jobs = QuickJobs(hook=lambda where: striker.at(f"job:{where}", after=False))

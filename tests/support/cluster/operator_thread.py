@@ -325,7 +325,7 @@ class Operator:
                 self.settings,
                 interceptor=self._interceptor,
                 stop=self._stop,
-                ready=ready,
+                working=ready,
                 runner_factory=None if self._spark else lambda *_: self._jobs,
                 clock=self._clock,
             )

@@ -135,7 +135,7 @@ async def _run(settings: OperatorSettings) -> None:
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    # Until it leads; then kopf handles the signals in the same way.
+    # Until kopf runs, which takes the signals over; `kopf_loop` then sets the same event.
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     await run_operator(settings, stop=stop)

@@ -9,7 +9,7 @@ and `tandem.planning` do.
     reporting         what its status, events, metrics and log lines say
     status_writer     writes statuses, seldom, and the terminal one reliably
     spark_jobs        jobs as SparkApplications
-    ttl               removes finished resources
+    ended             removes operations that have ended, and follows changes of their spec
     table             the life cycle of a LakeTable, and rounds of cleaning
     automation        automatic compaction, merges of the log, drops of old rows
     table_children    the operations that these create

@@ -131,7 +131,7 @@ class _CompactionMemory(_Memory):
 
 
 class AutoCompactionController(_Automation[_CompactionMemory]):
-    """The `AutoCompactor` of an operator."""
+    """The `TableAutomation` that compacts."""
 
     async def __call__(
         self, table: TableContext, children: Sequence[CachedResource]
@@ -244,7 +244,7 @@ class _LogMemory(_Memory):
 
 
 class LogAutomation(_Automation[_LogMemory]):
-    """An `AutoCompactor` of an operator, for the logs of tables."""
+    """The `TableAutomation` that compacts and merges the logs of tables."""
 
     async def __call__(
         self, table: TableContext, operations: Sequence[CachedResource]
@@ -343,7 +343,7 @@ class LogAutomation(_Automation[_LogMemory]):
 
 
 class RowRetention(_Automation[_Memory]):
-    """An `AutoCompactor` of an operator, for rows that are old."""
+    """The `TableAutomation` that drops old rows."""
 
     async def __call__(
         self, table: TableContext, children: Sequence[CachedResource]

@@ -64,10 +64,6 @@ from tandem.spec.labels import ENDPOINT_ANNOTATION
 from tandem.spec.loader import parse
 from tandem.spec.status import ServerExecutors
 
-# Whether the application of an IndexServer answers, and what it said last. Changes nothing in the
-# cluster.
-
-
 # What an index server says of its cache, asked with a deadline and in threads of its own: a server
 # that hangs must not take a thread from operations.
 
@@ -164,14 +160,14 @@ class Serving:
     ) -> Asked:
         if self._asked is not None and not self._is_due():
             return self._asked[1]
-        loop, pool = asyncio.get_running_loop(), self._context.index_pool
-        token = await loop.run_in_executor(pool, _token, server, secrets)
+        loop, threads = asyncio.get_running_loop(), self._context.index_threads
+        token = await loop.run_in_executor(threads, _token, server, secrets)
         if token is None:
             asked = Asked(problem="the operator has no token to ask it with", asked=False)
         else:
             own = secrets[server.tls_secret].values if server.tls_secret else {}
             authorities = own.get("ca.crt") or own.get("tls.crt") or b""
-            asked = await loop.run_in_executor(pool, ask, endpoint, token, authorities)
+            asked = await loop.run_in_executor(threads, ask, endpoint, token, authorities)
         self._asked = time.monotonic(), asked
         return asked
 

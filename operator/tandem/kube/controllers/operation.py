@@ -1,6 +1,10 @@
 """The controller of an operation's resource, from its first event to its terminal status.
 
-Does not decide what an operation does, and never commits: a session of `tandem.operations` does.
+Level-triggered: it looks at the resource as it is now, takes the next step, and looks again. What
+an operation does is decided, and committed, by a session of `tandem.operations`; the controller
+makes it wait, starts and stops it, reports on it and, when the resource is deleted, cleans up after
+it. It keeps no state: what a restart needs is in the status, in the lock store and below the
+table's `_tandem/`.
 """
 
 from __future__ import annotations
@@ -43,14 +47,6 @@ from tandem.spec.loader import parse
 from tandem.spec.resources import Operation
 from tandem.spec.status import ENDED, OperationStatus, Phase
 
-# The life cycle of one operation's resource, from its first event to its terminal status.
-#
-# Level-triggered: it looks at the resource as it is now, takes the next step, and looks again.
-# `tandem.operations` decides what an operation does; the controller makes it wait, starts and
-# stops it, reports on it and, when the resource is deleted, cleans up after it. It keeps no state:
-# what a restart needs is in the status, in the lock store and below the table's `_tandem/`.
-
-
 _log = structlog.get_logger("tandem.kube.controllers.operation")
 _FINALIZER_S = 15.0
 _LOOK_AGAIN_S = 5.0
@@ -89,7 +85,7 @@ class OperationController:
             operation=str(status_of(body).get("operationId", "")),
         )
         with bound_log_context(self._log_context):
-            self._reporter = Reporter(context, body, self._gone)
+            self._reporter = Reporter(context, body, self._object_gone)
 
     @property
     def _body(self) -> Body:
@@ -148,9 +144,9 @@ class OperationController:
         reason = stopped.reason
         mismatch = reason == DaemonStoppingReason.FILTERS_MISMATCH
         if reason is not None and DaemonStoppingReason.RESOURCE_DELETED in reason:
-            self._vanished()
+            self._deletion_seen()
         elif mismatch and self._is_gone:
-            self._gone()
+            self._object_gone()
         elif mismatch and self._session is not None:
             # Another operator has reported the end. Our session detects that and releases the
             # locks, which would otherwise be held as long as this process lives.
@@ -162,14 +158,14 @@ class OperationController:
     def _is_gone(self) -> bool:
         return self._context.resource_cache.by_uid(self._uid) is None
 
-    def _gone(self) -> None:
+    def _object_gone(self) -> None:
         """The object is gone: without our finalizer it is removed at once. A write may find out
         before the watch does."""
         self._context.resource_cache.remove(self._uid)
         self._reporter.stop_reporting()
-        self._vanished()
+        self._deletion_seen()
 
-    def _vanished(self) -> None:
+    def _deletion_seen(self) -> None:
         """The resource is being deleted, or is gone."""
         if self._session is not None and not self._deleted:
             self._session.request_stop(StopRequest.CANCEL)
@@ -179,7 +175,7 @@ class OperationController:
     def _changed(self) -> None:
         """Something that we watch has changed: the resource, its table, what it depends on."""
         if self._is_gone and not self._deleted:
-            self._gone()
+            self._object_gone()
         body = self._context.resource_cache.body(self._uid)
         session = self._session
         if body is not None:
@@ -250,7 +246,8 @@ class OperationController:
                 end_watch()
 
     async def _await_finalizer(self) -> None:
-        """Wait for our finalizer before any effect: without it we could not clean up."""
+        """Wait for our finalizer before any effect, since without it we could not clean up; go on
+        without it after `_FINALIZER_S`."""
         if not self._context.settings.finalizers:
             return
         loop = asyncio.get_running_loop()
@@ -400,7 +397,7 @@ class OperationController:
                 context.locks,
                 context.slots,
                 lane,
-                context.pool.lane(lane),
+                context.workers.lane(lane),
                 self._signals,
                 on_queued=self._queued,
                 deadline_s=None

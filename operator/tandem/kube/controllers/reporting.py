@@ -1,4 +1,9 @@
-"""What an operation's status, events, metrics and log lines say. Decides nothing."""
+"""What an operation's status, events, metrics and log lines say. Decides nothing.
+
+Metrics and log lines follow from the effects that are performed for an operation. `Reporter` knows
+the resource as it is now, so that a status always has the latest generation seen, and the last
+status reported, from which that of a wait differs in phase and reason only.
+"""
 
 from __future__ import annotations
 
@@ -42,17 +47,12 @@ from tandem.operations.report.status import conditions, rfc3339
 from tandem.operations.session.options import Interceptor
 from tandem.spec.status import ENDED, OperationStatus, Phase
 
-# Metrics and log lines of one operation, from the effects that are performed for it. Decides
-# nothing and changes nothing.
-#
-# Runs in the thread that performs the effect.
-
-
 _log = structlog.get_logger("tandem.kube.operation")
 
 
 class InstrumentedInterceptor:
-    """The `interceptor` of one operation. Each session needs a new one."""
+    """The `interceptor` of one operation: counts and logs its effects, changes none. It runs in the
+    thread that performs the effect. Each session needs a new one."""
 
     def __init__(self, metrics: Metrics, log_context: LogContext, interceptor: Interceptor) -> None:
         self._metrics = metrics
@@ -109,7 +109,7 @@ class InstrumentedInterceptor:
             _log.info("committed", version=event.result.version)
         elif isinstance(event, CommitLost):
             if event.raced:
-                metrics.conflicts.count(kind)
+                metrics.races_lost.count(kind)
         elif isinstance(event, AttemptAdopted):
             metrics.adopted.count(kind)
             self._has_job = event.awaited
@@ -126,17 +126,12 @@ class InstrumentedInterceptor:
             self._metrics.jobs_ended.count(self._kind, reason)
 
 
-# What one operation reports in its resource: its status, its events, its terminal status.
-#
-# Knows the resource as it is now, so that a status always has the latest generation seen, and the
-# last status reported, from which that of a wait differs in phase and reason only.
-
-
 BEGUN = frozenset({Phase.PLANNED, Phase.LOCKED, Phase.RUNNING, Phase.RECONCILING})
 
 
 class Reporter:
-    """Reports on one resource. To be used on the event loop.
+    """Reports in one resource: its status, its events, its terminal status. To be used on the event
+    loop.
 
     Args:
         on_gone: called when a write finds the object gone.

@@ -5,7 +5,9 @@ calls on the event loop. An application is created once and never patched: the S
 would run it again. Its status is read from the cache that a watch feeds, so a poll costs no call;
 the driver's pod is read only to find the cause of a failure.
 
-Only the builder (`tandem.spark.application.manifest`) depends on the Spark operator in use.
+The builder (`tandem.spark.application.manifest`) knows the Spark operator in use: what is created,
+watched and classified. Only `tandem.kube.dev`, which stands in for that operator, and the support
+bundle (`tandem.cli.kubectl.report`) name its kinds as well.
 """
 
 from __future__ import annotations

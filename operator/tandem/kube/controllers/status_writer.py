@@ -1,9 +1,15 @@
 """Writes the status of one resource: seldom, never the same twice, and the terminal one reliably.
 
-One writer per resource. Of many statuses, only those that may be written are prepared. The caller
-decides what may be written at all. Each write names the version
-of the object that it is based on. So a process that stands still between its check that it leads
-and its request cannot overwrite what its successor wrote meanwhile.
+One writer per resource; once an operation has ended, `ended` follows the generation of its spec. Of
+many statuses, only those that may be written are prepared. The caller decides what may be written
+at all. Each write names the version of the object that it is based on. So a process that stands
+still between its check that it leads and its request cannot overwrite what its successor wrote
+meanwhile.
+
+A status is kept small, since an object in a cluster is sent to all of its watchers, and such that
+the API server returns it unchanged: a plan over ten thousand segments would be a megabyte in every
+event, and more than etcd takes. What is left out is under the table's `_tandem/`, and `tandem plan`
+prints it.
 """
 
 from __future__ import annotations
@@ -30,13 +36,6 @@ from tandem.kube.client.resources import (
 from tandem.kube.runtime.context import OperatorContext
 from tandem.spec.status import Plan, Reconciled
 
-# Keeps a status small, and such that the API server returns it unchanged: an object in a cluster
-# is sent to all of its watchers.
-#
-# A plan over ten thousand segments would be a megabyte in every event, and more than etcd takes.
-# What is left out is under the table's `_tandem/`, and `tandem plan` prints it. Pure.
-
-
 LONGEST_LIST = 40
 """A list holds at most so many names, and then the number of the others."""
 _MOST = 2**63 - 1
@@ -44,7 +43,7 @@ _MOST = 2**63 - 1
 
 def truncated_status(status: Mapping[str, Any]) -> dict[str, Any]:
     """`status` with lists of names cut, and without what is only recorded. The writers of a table's
-    log choose names and numbers, so those are limited to what JSON and int64 can hold."""
+    log choose names and numbers, so those are limited to what JSON and int64 can hold. Pure."""
     short = dict(status)
     if isinstance(plan := short.get("plan"), Mapping):
         short["plan"] = {k: _cut(v) for k, v in plan.items() if k not in Plan.only_recorded}

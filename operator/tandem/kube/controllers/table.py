@@ -257,7 +257,7 @@ class TableController:
         known = dict(status_of(body))
         ready = condition(body, "Ready")
         settings = context.settings
-        self._writer = status_writer(context, body, on_gone=self._gone)
+        self._writer = status_writer(context, body, on_gone=self._object_gone)
         self._reported = (ready.get("status", ""), ready.get("reason", ""))
         self._locked_since = remembered_since(known)
         self._table = context.new_table(
@@ -329,9 +329,9 @@ class TableController:
         tables, key = self._context.tables, self._key[1:]
         if tables.get(key) is self._table:
             del tables[key]
-            self._context.pool.forget(Lane(*key))
+            self._context.workers.forget(Lane(*key))
 
-    def _gone(self) -> None:
+    def _object_gone(self) -> None:
         """The resource is gone, although no watch has reported it: inform those that need it."""
         self._context.resource_cache.remove(self._uid)
 
@@ -357,7 +357,7 @@ class TableController:
             if now >= next_question:
                 next_question = now + _STILL_THERE_S
                 if not await self._is_there():
-                    self._gone()
+                    self._object_gone()
                     return
             problem = self._table.problem
             resource = self._parse()
@@ -366,7 +366,7 @@ class TableController:
                 if due or now >= next_look:
                     before, log_before = self._table.snapshot, self._table.log_facts
                     self._table.due = False
-                    self._context.pool.lies_in(Lane(*self._key[1:]), _store_of(resource))
+                    self._context.workers.lies_in(Lane(*self._key[1:]), _store_of(resource))
                     await self._table.refresh(resource)
                     # The spec may have changed meanwhile: then that one is due at once.
                     generation = resource.metadata.generation
@@ -383,7 +383,7 @@ class TableController:
                 await self._table.refresh_locks()
             if self._leaving:
                 return
-            fields, again_s = await self._compact()
+            fields, again_s = await self._automate()
             cleaned_s = self._cleaning_controller.run_if_due()
             self._report(fields)
             until = min(next_look, loop.time() + min(cleaned_s, again_s))
@@ -427,16 +427,16 @@ class TableController:
         self._parsed = body, resource
         return resource
 
-    async def _compact(self) -> tuple[dict[str, Any] | None, float]:
-        """Automatic compaction: what to add to the status, None if it was not called; and in how
-        many seconds to call it again."""
-        auto_compactors = self._context.auto_compactors
-        if not auto_compactors or not self._table.is_ready:
+    async def _automate(self) -> tuple[dict[str, Any] | None, float]:
+        """What the automations add to the status, None if they were not called; and in how many
+        seconds to call them again."""
+        automations = self._context.automations
+        if not automations or not self._table.is_ready:
             return None, math.inf
         fields: dict[str, Any] = {}
         again_s = math.inf
-        for auto_compactor in auto_compactors:
-            found, seconds = await auto_compactor(self._table, list(self._operations()))
+        for automation in automations:
+            found, seconds = await automation(self._table, list(self._operations()))
             fields.update(found)
             again_s = min(again_s, seconds)
         return fields, again_s

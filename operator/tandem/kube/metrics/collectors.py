@@ -105,7 +105,7 @@ class Metrics:
         self.lock_latency = self._new(families.LOCK_LATENCY)
         self.lock_store_up = self._new(families.LOCK_STORE_UP)
         self.commits = self._new(families.COMMITS)
-        self.conflicts = self._new(families.CONFLICTS)
+        self.races_lost = self._new(families.RACES_LOST)
         self.yields = self._new(families.YIELDS)
         self.rounds = self._new(families.ROUNDS)
         self.commits_seen = self._new(families.COMMITS_SEEN)

@@ -252,7 +252,7 @@ COMMITS = _counter("commits", "Commits put into tables' logs.", KIND)
 YIELDS = _counter(
     "yields", "Attempts with `lockMode: Exclusive` that gave way to another writer.", KIND, CAUSE
 )
-CONFLICTS = _counter(
+RACES_LOST = _counter(
     "commit_races_lost", "Versions that another writer committed first; we reconcile again.", KIND
 )
 ROUNDS = _histogram(

@@ -46,7 +46,8 @@ def default_instance() -> str:
 
 @dataclass(frozen=True, slots=True)
 class OperatorSettings:
-    """Settings of one operator process.
+    """Settings of one operator process. No option sets `instance` and what only tests change:
+    `poll_ms`, `cancel_s`, and the fields from `clean_s` on.
 
     Args:
         namespaces: patterns of those served, as for `kopf run --namespace`; none: all.
@@ -57,15 +58,17 @@ class OperatorSettings:
         allowed_locations, allowed_endpoints: where tables and sources may be, by namespace; see
             `tandem.kube.tables.location_policy`. None: anywhere.
         job_limits: how many jobs may run at once.
+        automatic_slots: how many of them may be of automatic operations; 0 for no limit.
         job_pools: which jobs share an application.
         deadline_s: `activeDeadlineSeconds` of operations that name none; 0 for no deadline.
-        automatic_slots: how many of them may be automatic; 0 for no limit.
         workers: threads for work on tables; those that take long have more (docs/decisions/0169).
         store_timeout_s: how long a request of a store may take, retries and all.
         table_memory: bytes of memory that reading a table may take; None for any number.
         table_poll_s: how often a table's log is checked for commits of other writers.
-        poll_ms: how often a running job's progress is read.
+        poll_ms: how often a job's result and progress are looked for in the store; its
+            SparkApplication is watched.
         election_id: operators with the same id elect one leader.
+        instance: the name of this process among them, in logs and in events.
         health: `host:port` of /healthz, /readyz and /metrics, "" for none.
         table_metrics: how many tables have metrics of their own, those with the most files.
         cancel_s: how long a deleted operation may take to clean up before its resource is removed.
@@ -156,10 +159,10 @@ class RunnerFactory(Protocol):
     def __call__(self, resource: Operation, body: Body, table: Table) -> JobRunner: ...
 
 
-class AutoCompactor(Protocol):
-    """Automatic compaction of one table or of its log, or its retention: called after each
-    refresh, and when it requested that. Returns what to add to the status of the table, and in how
-    many seconds to call it again."""
+class TableAutomation(Protocol):
+    """What is automatic on tables: compaction, that of their logs, or drops of old rows. Called for
+    a table after each refresh, and when it requested that. Returns what to add to the status of the
+    table, and in how many seconds to call it again."""
 
     async def __call__(
         self, table: TableContext, children: Sequence[CachedResource], /
@@ -179,9 +182,10 @@ class IndexServerFacts:
 
 @dataclass
 class OperatorContext:
-    """`may_write`: whether we still lead; once False it stays so. `active_operations`: the uids of
-    operations that have a running controller; `cancelled`: of those that are being deleted and are
-    cleaned up; `index_pool`: threads that ask index servers, which may hang."""
+    """`may_write`: whether we lead: not before the election, and never again once it was lost.
+    `active_operations`: the uids of operations that have a running controller; `cancelled`: of
+    those that are being deleted and are cleaned up; `workers`: threads that work on tables;
+    `index_threads`: those that ask index servers, which may hang."""
 
     settings: OperatorSettings
     api: Api
@@ -190,14 +194,14 @@ class OperatorContext:
     processes: Processes
     clock: Clock
     nonces: Nonces
-    pool: Workers
-    index_pool: Executor
+    workers: Workers
+    index_threads: Executor
     slots: JobSlots
     automatic_slots: AutomaticSlots
     runner_factory: RunnerFactory
     metrics: Metrics
     interceptor: Interceptor = passthrough
-    auto_compactors: Sequence[AutoCompactor] = ()
+    automations: Sequence[TableAutomation] = ()
     may_write: Callable[[], bool] = lambda: True
     tables: dict[tuple[str, str], TableContext] = field(default_factory=dict)
     index_servers: dict[tuple[str, str], IndexServerFacts] = field(default_factory=dict)
@@ -210,9 +214,9 @@ class OperatorContext:
     def threads(
         self, namespace: str, table: str, call: Callable[[], _T], *, look: bool = False
     ) -> Awaitable[_T]:
-        """Run a call on a table in the pool of worker threads. `look`: it asks the table's store,
+        """Run a call on a table in a worker thread. `look`: it asks the table's store,
         as the next ones will."""
-        executor = self.pool.lane(Lane(namespace, table), look=look)
+        executor = self.workers.lane(Lane(namespace, table), look=look)
         return asyncio.get_running_loop().run_in_executor(executor, call)
 
     def new_table(self, uid: str, namespace: str, name: str, *, adopted: bool) -> TableContext:

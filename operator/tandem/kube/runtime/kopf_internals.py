@@ -43,7 +43,7 @@ _watches = weakref.WeakKeyDictionary()
 
 
 class MinimalMemories(ResourceMemories):
-    """Keeps only LakeTables, and operations that are active or still have a daemon.
+    """Keeps only LakeTables, IndexServers, and operations that are active or still have a daemon.
 
     kopf keeps every whole object that it has ever seen. Tens of thousands of operations that have
     ended need not be kept.

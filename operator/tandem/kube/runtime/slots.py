@@ -143,7 +143,7 @@ class FairQueue(Generic[_T]):
 
 # How many jobs may run at once: in all, of a namespace, and of a table. For one event loop.
 #
-# Those that wait are served in turns (`fair_queue`): many operations of one namespace or table do
+# Those that wait are served in turns (`FairQueue`): many operations of one namespace or table do
 # not push back those of others.
 
 

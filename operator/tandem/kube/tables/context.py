@@ -168,7 +168,7 @@ def _text(value: str) -> str:
 
 class RunInThread(Protocol):
     def __call__(self, call: Callable[[], _T], *, look: bool = False) -> Awaitable[_T]:
-        """Run a call in the pool of worker threads. `look`: it asks the table's store, as the next
+        """Run a call in a worker thread. `look`: it asks the table's store, as the next
         ones will."""
         ...
 

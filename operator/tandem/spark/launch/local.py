@@ -154,9 +154,6 @@ class InProcessJobs:
         job.failure = failure
 
 
-# Runs jobs as local `spark-submit` processes instead of in a cluster.
-
-
 # A `spark-submit` process that does jobs one after the other, and so starts Spark once.
 #
 # The process connects to a socket of ours, reads a job as a line, and answers with its exit code

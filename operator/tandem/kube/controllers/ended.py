@@ -1,5 +1,6 @@
 """The remaining work on operations that have ended: deleting them when their TTL is over, and
-updating `observedGeneration` after a later change of their spec. Needs no task per resource.
+updating `observedGeneration` after a later change of their spec, which their status writer, gone
+with their controller, does no more. Needs no task per resource.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from tandem.kube.client.resources import (
 )
 from tandem.operations.ports import Clock
 
-_log = structlog.get_logger("tandem.kube.controllers.ttl")
+_log = structlog.get_logger("tandem.kube.controllers.ended")
 _RETRY_S = 10.0
 
 
-class TtlController:
+class EndedController:
     """Operations that have ended: `note` adds one, `run` works until it is cancelled."""
 
     def __init__(
