@@ -43,19 +43,19 @@ class JobStatus:
 class JobRequest:
     """`name` is deterministic per attempt; `app` is a file of `spark_apps/` without suffix;
     `location` and `spec_path` say where `job.json` lies. Resources are hints: cores and
-    memory in bytes; `input_bytes` is what the job will read, 0 if unknown (small); `tasks` is
-    into how many parts its work falls, 0 if unknown. `environ` is added to the environment of
-    a local process: credentials go there and nowhere else. `allowed_locations`: below what the job
-    may read, () for anywhere; an argument, since a writer of the table's folder could
-    change it in `job.json`. `request`: what a program that is no job of a table is asked, in
-    pieces, in place of `location` and `spec_path`."""
+    memory in bytes, 0 for what the runner gives; `input_bytes` is what the job will read, 0 if
+    unknown (small); `tasks` is into how many parts its work falls, 0 if unknown. `environ` is
+    added to the environment of a local process: credentials go there and nowhere else.
+    `allowed_locations`: below what the job may read, () for anywhere; an argument, since a writer
+    of the table's folder could change it in `job.json`. `request`: what a program that is no job
+    of a table is asked, in pieces, in place of `location` and `spec_path`."""
 
     name: str
     app: str
     location: str
     spec_path: str
     storage_options: tuple[tuple[str, str], ...] = ()
-    cores: int = 2
+    cores: int = 0
     memory_bytes: int = 0
     input_bytes: int = 0
     tasks: int = 0

@@ -35,6 +35,7 @@ from tandem.spark.runtime.session import (
     build_conf,
     cache_dir,
     launch_environment,
+    sizes_here,
     spark_home,
 )
 
@@ -421,9 +422,10 @@ class LocalRunner:
         process.end()
 
     def _start_of(self, request: JobRequest) -> _Start:
+        cores, heap = sizes_here()
         conf = build_conf(
-            cores=request.cores,
-            memory_bytes=request.memory_bytes,
+            cores=request.cores or cores,
+            memory_bytes=request.memory_bytes or heap,
             short=request.input_bytes < SHORT_JOB_BYTES,
             environ=self._environ,
         )
