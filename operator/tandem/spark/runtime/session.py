@@ -55,6 +55,9 @@ JOB_CONF: Final = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # No limit: the answers of all tasks are the result of a job. The ranks of sorted rows alone
+    # are 4 bytes a row, and Spark's limit of 1 GiB fails a job of 268 million rows after its work.
+    "spark.driver.maxResultSize": "0",
 }
 """Settings of all jobs, here and in a cluster. A template may set others there."""
 _LEAST_CORES: Final = 2
