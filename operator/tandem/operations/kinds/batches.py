@@ -88,7 +88,7 @@ def _shared() -> frozenset[str]:
 
 
 class StepOfRun(Format):
-    """One step of the loop that found a run; see `planning.model.MergeStep`."""
+    """One step of the loop that found a run; see `planning.plans.MergeStep`."""
 
     inputs: tuple[str, ...]
     output: str

@@ -9,7 +9,7 @@ from math import ceil
 from typing import Any, Final
 
 from tandem.errors import InvalidSpec
-from tandem.jobs.runner import JobRequest, JobStatus
+from tandem.jobs.runner import SHORT_JOB_BYTES, JobRequest, JobStatus
 from tandem.json_types import Json
 from tandem.spark.application import template as templates
 from tandem.spark.application.policy import (
@@ -31,7 +31,7 @@ from tandem.spark.application.port import (
     needs_pod,
     state_of,
 )
-from tandem.spark.runtime.session import JOB_CONF, SHORT_JOB_BYTES, WORKER_BYTES, session_conf
+from tandem.spark.runtime.session import JOB_CONF, WORKER_BYTES, session_conf
 from tandem.spec.common import API_VERSION
 from tandem.spec.labels import (
     ATTEMPT_LABEL,
@@ -511,7 +511,7 @@ def _defaults(
 ) -> Json:
     """The settings that a template may change."""
     flags = ["-XX:+UseSerialGC"]
-    if not size.executors and request.input_bytes < SHORT_JOB_BYTES:
+    if not size.executors and request.is_short:
         flags.append("-XX:TieredStopAtLevel=1")
     driver = {**_pod(size.driver), "serviceAccount": account, "securityContext": SECURITY}
     # A lone driver starts no executors; the CRD requires the field all the same.

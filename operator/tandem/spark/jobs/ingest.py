@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from tandem.errors import TandemError
 from tandem.intervals import IntervalSet
-from tandem.jobs.formats import IngestJob, InputFile, JobSpec, ReplaceJob, RowScope
+from tandem.jobs.formats import LOAD_TASKS, IngestJob, InputFile, JobSpec, ReplaceJob, RowScope
 from tandem.jobs.results import JobProgress, JobResult
 from tandem.rowmap.positions import Positions
 from tandem.spark.jobs.statement import serve
@@ -258,10 +258,6 @@ def with_matches(
 # The job of an ingest, and of a replace.
 
 
-MAX_FILES = 8
-"""Concurrent writing tasks; each writes one file or more, cut at the target size."""
-
-
 def run(control: Control, spark: SparkSession, stop: threading.Event | None = None) -> None:
     """Execute the job and publish its result; then serve the rounds of a replace. `stop` ends the
     service early (tests).
@@ -351,6 +347,7 @@ def _report(control: Control, done: int, stage: str) -> None:
 
 
 def _few(rows: DataFrame) -> DataFrame:
-    """One load is one segment: a handful of files, not one for every file of the source."""
+    """One load is one segment: a handful of files, not one for every file of the source. Without a
+    shuffle, which would write all rows twice, so it limits the tasks that read, too."""
     partitions = rows.rdd.getNumPartitions()
-    return rows.coalesce(MAX_FILES) if partitions > MAX_FILES else rows
+    return rows.coalesce(LOAD_TASKS) if partitions > LOAD_TASKS else rows

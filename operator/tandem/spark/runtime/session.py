@@ -42,12 +42,6 @@ _Made = TypeVar("_Made", "SparkContext", "SparkSession")
 MINIMUM_JAVA = 17
 """PySpark 4 runs on Java 17 and later."""
 
-SHORT_JOB_BYTES = 1 << 30
-"""Jobs that read less than this run with the first compiler tier only.
-
-`-XX:TieredStopAtLevel=1` halves the start time but costs about a third of the speed of code that
-runs for minutes. A job of less than 1 GiB ends before the optimizing compiler pays off.
-"""
 WORKER_BYTES: Final = 1 << 30
 """Memory of a Python worker: decoded batches of several inputs, and the row groups it writes."""
 JOB_CONF: Final = {
@@ -249,7 +243,7 @@ def build_conf(
         cores: concurrent tasks.
         memory_bytes: heap of the JVM; 0 leaves Spark's default of 1 GiB. The Python workers that
             decode and encode Parquet use memory outside it.
-        short: see `SHORT_JOB_BYTES`.
+        short: see `tandem.jobs.runner.SHORT_JOB_BYTES`.
         extra_jars: put first on the class path (tests: Delta's jars; the product needs none).
         record_archive: write a class-data archive to this path when the JVM ends.
 
