@@ -22,7 +22,7 @@ _NONE = Attempts()
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """`max_attempts` bounds rounds without progress (`reconcile.attempts`). `inserts`: a merge of
+    """`max_attempts` bounds rounds without progress (`reconcile.conflicts`). `inserts`: a merge of
     this statement inserts source rows that no row matches, so it depends on all rows at once."""
 
     isolation: Isolation = Isolation.WRITE_SERIALIZABLE
