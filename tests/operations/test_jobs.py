@@ -21,7 +21,7 @@ from tandem.errors import ClusterUnavailable, InvalidSpec, JobRefused, Reason, T
 from tandem.jobs.results import JobFailure, JobProgress
 from tandem.jobs.runner import SHORT_JOB_BYTES, JobPhase, JobRequest, JobStatus
 from tandem.operations.attempt import paths
-from tandem.operations.execute import finish, open_session
+from tandem.operations.execute import ExecutionOptions, finish, open_session
 from tandem.operations.machine.events import (
     EffectDone,
     JobLost,
@@ -510,7 +510,7 @@ def test_a_request_has_the_size_of_a_source_that_may_be_read(tmp_path: Path, kin
         jobs = QuickJobs()
         ports = lake.ports(jobs=jobs)
         table = replace(lake.table(), source_access=access)
-        status = finish(open_session(resource, table, ports), resource, ports)
+        status = finish(open_session(resource, table, ports, ExecutionOptions()), resource, ports)
         assert status.phase is Phase.SUCCEEDED, status
         [request] = jobs.started
         assert request.size_known is known
