@@ -5,7 +5,8 @@
 
 All of it goes below `$TANDEM_CACHE` (default `~/.cache/tandem`) and can be deleted at any time.
 An archive is made by running the common jobs (a rewrite, statements, ingests); then the JVM writes
-the classes that it loaded. It halves the start of every later driver of the same JVM and class path.
+the classes that it loaded. It halves the start of every later driver of the same JVM and class
+path.
 """
 
 from __future__ import annotations

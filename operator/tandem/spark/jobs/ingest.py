@@ -183,7 +183,7 @@ MOST_TASKS = 1_000
 """A task takes about 20 ms of the driver, also for a file of a few rows."""
 
 
-def read(
+def rows_in_scope(
     control: Control, context: SparkContext, inputs: Sequence[InputFile], round_: int
 ) -> list[Positions]:
     """The rows of each input that are in the intervals of the job's scope.
@@ -291,7 +291,7 @@ def _with_scope(
     control: Control, spark: SparkSession, result: JobResult, inputs: Sequence[InputFile]
 ) -> JobResult:
     """The result with the rows of `inputs` that are in scope."""
-    found = read(control, spark.sparkContext, inputs, result.round)
+    found = rows_in_scope(control, spark.sparkContext, inputs, result.round)
     return with_matches(control, result, inputs, found)
 
 
