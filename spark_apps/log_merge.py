@@ -11,8 +11,8 @@ from tandem.spark.runtime.session import job_context
 
 def run(control: Control) -> None:
     name = f"tandem-log-merge-{control.spec.operation_id}-{control.spec.attempt}"
-    with job_context(name) as spark:
-        log_merge.run(control, spark)
+    with job_context(name) as context:
+        log_merge.run(control, context)
 
 
 if __name__ == "__main__":

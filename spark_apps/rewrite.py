@@ -11,8 +11,8 @@ from tandem.spark.runtime.session import job_context
 
 def run(control: Control) -> None:
     name = f"tandem-rewrite-{control.spec.operation_id}-{control.spec.attempt}"
-    with job_context(name) as spark:
-        job.run(control, spark)
+    with job_context(name) as context:
+        job.run(control, context)
 
 
 if __name__ == "__main__":

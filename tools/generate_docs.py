@@ -99,7 +99,13 @@ def commands() -> str:
         "A second run of the same file reports the first result, even of a failure, and changes "
         "nothing. `--again`\nstarts new attempts, also of operations that succeeded; `--only` "
         "selects a resource.\nResources of one run start together unless `dependsOn` orders them. "
-        "A `LakeTable` comes before\nthe resources that refer to it.\n"
+        "A `LakeTable` comes before\nthe resources that refer to it.\n\n"
+        "Small jobs run in the process of the command. Others start Spark here, with a task for "
+        "each core that the command may\nuse, at least 2, at most one for each 2 GiB of memory. "
+        "Spark's heap may grow to a quarter of the memory, at least 1 GiB\nand at most 8 GiB; the "
+        "memory is that of the machine, or the limit of the container. Jobs at the same time have "
+        "these sizes\neach: if memory is short, run fewer (`--parallel`). `taskset -c 0-3 tandem "
+        "run …` leaves the other cores free.\n"
     )
     runner = CliRunner()
     names = ["", "run", "plan", "scan", "table segments", "table show", "history", "timeline"]

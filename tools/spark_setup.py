@@ -4,8 +4,9 @@
     python tools/spark_setup.py --tests    also Delta's jars, and the tests' archive
 
 All of it goes below `$TANDEM_CACHE` (default `~/.cache/tandem`) and can be deleted at any time.
-An archive is made by running each kind of job; then the JVM writes the classes that it loaded. It
-halves the start of every later driver of the same JVM and class path.
+An archive is made by running the common jobs (a rewrite, statements, ingests); then the JVM writes
+the classes that it loaded. It halves the start of every later driver of the same JVM and class
+path.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,16 @@ import pytest
 from operations.machine_play import RUNNING, play
 from simulator.single import MAKERS, SERIALIZABLE, Single
 from support.jobs import quick_lake
+from support.jobs.quick_jobs import QuickJobs
+from support.lake.lake import batch
 from support.lake.memory_store import MemoryStore
 from support.present import present
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import ClusterUnavailable, InvalidSpec, JobRefused, Reason, TandemError
 from tandem.jobs.results import JobFailure, JobProgress
-from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
+from tandem.jobs.runner import SHORT_JOB_BYTES, JobPhase, JobRequest, JobStatus
 from tandem.operations.attempt import paths
+from tandem.operations.execute import ExecutionOptions, finish, open_session
 from tandem.operations.machine.events import (
     EffectDone,
     JobLost,
@@ -29,7 +32,7 @@ from tandem.operations.machine.events import (
 )
 from tandem.operations.machine.phases import LONGEST_REFUSAL_MS
 from tandem.operations.machine.step import step
-from tandem.operations.model import Identity, ProgressBaseline, Table, Work
+from tandem.operations.model import Identity, ProgressBaseline, SourceAccess, Table, Work
 from tandem.operations.report.status import status_of
 from tandem.operations.session import job_control
 from tandem.operations.session.job_control import LOOK_EVERY, eta_seconds
@@ -491,3 +494,34 @@ def test_the_driver_of_a_statement_alone_is_informed_that_it_may_end(tmp_path: P
         made = {found.path for found in lake.store.list(paths.operations())} - before
         assert any(path.endswith("/plan.json") for path in made)
         assert any(path.endswith("/done.json") for path in made) is waits
+
+
+# What a request says of the size of its job.
+
+
+@pytest.mark.parametrize("kind", ["ingest", "merge"])
+def test_a_request_has_the_size_of_a_source_that_may_be_read(tmp_path: Path, kind: str) -> None:
+    lake = quick_lake.make(tmp_path, 1)
+    table_bytes = 0 if kind == "ingest" else lake.log.snapshot().size_bytes
+    for access, known in ((SourceAccess.FULL, True), (SourceAccess.NONE, False)):
+        rows = batch(7)
+        resource = lake.ingest(rows) if kind == "ingest" else lake.merge(rows)
+        size = max(tmp_path.rglob("*.parquet"), key=lambda path: path.stat().st_mtime_ns)
+        jobs = QuickJobs()
+        ports = lake.ports(jobs=jobs)
+        table = replace(lake.table(), source_access=access)
+        status = finish(open_session(resource, table, ports, ExecutionOptions()), resource, ports)
+        assert status.phase is Phase.SUCCEEDED, status
+        [request] = jobs.started
+        assert request.size_known is known
+        assert request.input_bytes == table_bytes + size.stat().st_size * known
+        # The plan is about files of the table.
+        assert present(status.plan).input_bytes == table_bytes
+        table_bytes = 0 if kind == "ingest" else lake.log.snapshot().size_bytes
+
+
+def test_a_job_of_an_unknown_size_keeps_the_optimizing_compiler() -> None:
+    small = JobRequest("j", "ingest", "", "", input_bytes=1)
+    assert small.is_short
+    assert not replace(small, size_known=False).is_short
+    assert not replace(small, input_bytes=SHORT_JOB_BYTES).is_short

@@ -13,6 +13,7 @@ from tandem.jobs.runner import JobRequest
 from tandem.spark.application.manifest import GIB, MIB, KubeflowApplications, build, job_sizes
 from tandem.spark.application.port import ApplicationSettings, JobOwner, JobPlacement
 from tandem.spark.application.template import OURS, merge
+from tandem.spark.runtime import session
 from tandem.spark.runtime.session import session_conf
 from tandem.spec.labels import label_value
 
@@ -165,6 +166,13 @@ def test_a_small_job_runs_in_its_driver_alone() -> None:
     assert (actual["driver"]["memory"], actual["driver"]["memoryOverhead"]) == ("1024m", "2048m")
     assert actual["executor"]["instances"] == 1
     assert "TieredStopAtLevel" in actual["sparkConf"]["spark.driver.extraJavaOptions"]
+
+
+def test_the_answers_of_tasks_have_no_limit_of_spark() -> None:
+    assert spec()["sparkConf"]["spark.driver.maxResultSize"] == "0"
+    assert session.build_conf()["spark.driver.maxResultSize"] == "0"
+    template = {"spec": {"sparkConf": {"spark.driver.maxResultSize": "2g"}}}
+    assert spec(template)["sparkConf"]["spark.driver.maxResultSize"] == "2g"
 
 
 def test_a_large_job_has_executors() -> None:

@@ -15,13 +15,12 @@ from tandem.errors import InvalidSpec
 from tandem.jobs.formats import JobBin, RewriteJob
 from tandem.jobs.pool import POOL_APP, PoolConfig, PooledJob, arguments, read_config
 from tandem.jobs.results import JobResult
-from tandem.jobs.runner import JobRequest
+from tandem.jobs.runner import SHORT_JOB_BYTES, JobRequest
 from tandem.kube.dev.request import InvalidApplication, is_pool, request_of, serves
 from tandem.spark.application.manifest import KubeflowApplications
 from tandem.spark.application.port import ApplicationSettings, JobOwner, JobPlacement
 from tandem.spark.launch.local import apps_folder
 from tandem.spark.launch.pooled import Outcome, PooledControl, PooledJobs, _allocation
-from tandem.spark.runtime.session import SHORT_JOB_BYTES
 
 Json = dict[str, Any]
 CONFIG = PoolConfig(namespace="lake", name="tandem-pool-1", slots=3)

@@ -25,7 +25,7 @@ from tandem.errors import SparkMissing
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
 from tandem.spark.launch import local
 from tandem.spark.launch.local import LocalRunner, apps_folder
-from tandem.spark.runtime import control
+from tandem.spark.runtime import control, session
 from tandem.spark.runtime.control import alive
 from tandem.spark.runtime.session import PACKAGE
 
@@ -241,6 +241,37 @@ def pid_of(runner: LocalRunner, home: Path, name: str, **options: Any) -> int:
     # It is free in a moment: its code is set before.
     eventually(lambda: bool(runner._free) or "request" in options, "the process is free")
     return running(home)[0]
+
+
+def test_a_job_may_use_the_machine(
+    home: Path, runner: LocalRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "sizes_here", lambda: (6, 4 << 30))
+    wanted = request(home, "ends")
+    command = runner._start_of(wanted).command
+    assert {"spark.master=local[6]", "spark.driver.memory=4096m"} <= set(command)
+    # What a template asks for stays, and no number of jobs at the same time changes the sizes.
+    command = runner._start_of(replace(wanted, cores=3, memory_bytes=2 << 30)).command
+    assert {"spark.master=local[3]", "spark.driver.memory=2048m"} <= set(command)
+
+
+@pytest.mark.parametrize(
+    ("cores", "gib", "sizes"),
+    [
+        (1, 1, (2, 1)),
+        (2, 4, (2, 1)),
+        (4, 8, (4, 2)),
+        (16, 16, (8, 4)),
+        (64, 256, (64, 8)),
+    ],
+)
+def test_sizes_are_shares_of_the_machine(
+    monkeypatch: pytest.MonkeyPatch, cores: int, gib: int, sizes: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    monkeypatch.setattr(session, "memory_here", lambda: (gib << 30, False))
+    found, heap = session.sizes_here()
+    assert (found, heap >> 30) == sizes
 
 
 def test_an_unknown_application_is_named(home: Path, runner: LocalRunner) -> None:

@@ -10,6 +10,10 @@ they can be large; everything else is JSON.
     progress.json          JobProgress: overwritten by the driver, for people to look at
     rounds/<k>/request.json    RoundRequest k >= 1 of a job with rounds (round 0 is in job.json)
     rounds/<k>/result.json     JobResult of round k: written last, by put-if-absent
+    rounds/<k>/failure.json    JobFailure: why there is no result, by put-if-absent
+    rounds/<k>/<name>-<uuid>   what a result refers to (`SidecarRef`): matches, a row map, a source
+    rounds/<k>/work-<uuid>.json, answer-<uuid>   what a driver gives its tasks, and gets from them
+    rounds/<k>/counters/<n>    how far task n is: its count is the length of the object
     done.json              written by the engine: a driver that serves rounds may end
 
 A driver that is started twice, or restarted, writes its data files under other names and
@@ -300,6 +304,11 @@ class StatementJob(FileJob):
         return True
 
 
+LOAD_TASKS: Final = 8
+"""Concurrent tasks that read a source and write its rows; each writes one file or more, cut at the
+target size."""
+
+
 class IngestJob(SourceJob):
     """Append the rows of a source as new files."""
 
@@ -307,6 +316,10 @@ class IngestJob(SourceJob):
     kind: Literal[JobKind.INGEST] = JobKind.INGEST
     target_file_size: int
     borders: TimeBorders | None = None
+
+    @property
+    def tasks(self) -> int:
+        return LOAD_TASKS
 
     @model_serializer(mode="wrap")
     def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:

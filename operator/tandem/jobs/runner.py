@@ -18,6 +18,14 @@ SMALL_BYTES = 256 << 20
 Spark starts."""
 
 
+SHORT_JOB_BYTES = 1 << 30
+"""Jobs that read less than this run with the first compiler tier only.
+
+`-XX:TieredStopAtLevel=1` halves the start time but costs about a third of the speed of code that
+runs for minutes. A job of less than 1 GiB ends before the optimizing compiler pays off.
+"""
+
+
 class JobPhase(StrEnum):
     STARTING = "Starting"
     RUNNING = "Running"
@@ -43,27 +51,34 @@ class JobStatus:
 class JobRequest:
     """`name` is deterministic per attempt; `app` is a file of `spark_apps/` without suffix;
     `location` and `spec_path` say where `job.json` lies. Resources are hints: cores and
-    memory in bytes; `input_bytes` is what the job will read, 0 if unknown (small); `tasks` is
-    into how many parts its work falls, 0 if unknown. `environ` is added to the environment of
-    a local process: credentials go there and nowhere else. `allowed_locations`: below what the job
-    may read, () for anywhere; an argument, since a writer of the table's folder could
-    change it in `job.json`. `request`: what a program that is no job of a table is asked, in
-    pieces, in place of `location` and `spec_path`."""
+    memory in bytes, 0 for what the runner gives; `input_bytes` is what the job will read, without
+    its source if `size_known` is false: such a job gets no more than a small one, except for the
+    optimizing compiler; `tasks` is into how many parts its work falls, 0 if unknown. `environ` is
+    added to the environment of a local process: credentials go there and nowhere else.
+    `allowed_locations`: below what the job may read, () for anywhere; an argument, since a writer
+    of the table's folder could change it in `job.json`. `request`: what a program that is no job
+    of a table is asked, in pieces, in place of `location` and `spec_path`."""
 
     name: str
     app: str
     location: str
     spec_path: str
     storage_options: tuple[tuple[str, str], ...] = ()
-    cores: int = 2
+    cores: int = 0
     memory_bytes: int = 0
     input_bytes: int = 0
+    size_known: bool = True
     tasks: int = 0
     operation_id: str = ""
     attempt: int = 0
     allowed_locations: tuple[str, ...] = ()
     environ: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     request: tuple[str, ...] = ()
+
+    @property
+    def is_short(self) -> bool:
+        """Whether it ends before the optimizing compiler pays off."""
+        return self.size_known and self.input_bytes < SHORT_JOB_BYTES
 
     def arguments(self) -> list[str]:
         """What the application is called with. Nothing secret."""

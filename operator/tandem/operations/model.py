@@ -146,7 +146,8 @@ class Planned:
     has to end before the plan can be made: this one is a preview. `fixes_cutoff`: the version at
     which the locks are granted first counts as the start of all attempts. `shown` is the plan for
     the status, if this one is a part of it. `before_first` stores what the prerequisite rests on;
-    it is called before that begins."""
+    it is called before that begins. `source_bytes` is what the job reads beside the files of the
+    plan, None if that is unknown; only for the sizes of the job, so it is not stored."""
 
     summary: Plan
     job: AnyJob | None
@@ -159,6 +160,7 @@ class Planned:
     fixes_cutoff: bool = False
     shown: Plan | None = None
     before_first: Callable[[], None] | None = None
+    source_bytes: int | None = 0
 
 
 @dataclass(frozen=True, slots=True)

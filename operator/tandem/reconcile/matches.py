@@ -83,7 +83,7 @@ def round_result(
     fresh: Sequence[InsertFile] = (),
     merged: bool = False,
 ) -> RoundResult:
-    """Build the result from the job's `matches` (`tandem.jobs.formats.JobResult`): `input` is an
+    """Build the result from the job's `matches` (`tandem.jobs.results.JobResult`): `input` is an
     index into `inputs`, the paths that the round evaluated; `output` is an index into the insert
     files, without the fresh ones. With columns `source_1` and `source_2` sources are recorded.
     Raises: CountMismatch."""

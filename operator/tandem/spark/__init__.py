@@ -9,6 +9,12 @@ Jobs write files and a result; only the engine commits. The connector and `read`
     indexed      package: `read`, over the files that the index chooses
     launch       package: jobs as local processes
     application  package: jobs as `SparkApplication`s; pure
+
+Users read in one of three ways: `format("tandem")`, a merge-on-read table with its log, in any
+session; `read`, the rows that match a condition, of the files that the index chooses; and what
+reads Delta, a table without a log. The data sources of jobs are not for users, and their names
+begin with `tandem-`: rows of data files (`runtime.datasource`), texts of a source (`sources`), rows
+of chosen files (`indexed.task_reads`).
 """
 
 from typing import TYPE_CHECKING

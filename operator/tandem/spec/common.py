@@ -158,7 +158,8 @@ class OperationSpec(Model):
     TableCompaction or SegmentRewrite: it locks its time chunks and commits only if no other writer
     changed a file in them; it stops and tries again later if one did."""
     spark_template: Opaque | None = None
-    """A partial `SparkApplication` that is merged into the one of this operation."""
+    """A partial `SparkApplication` that is merged into the one of this operation. `tandem run`
+    checks it and does not use it; `tandem dev` uses the driver's cores, memory and variables."""
     depends_on: Annotated[tuple[Dependency, ...], Field(max_length=64)] = ()
     """Operations that must have succeeded before this one starts; without it, operations
     that are applied together start together."""

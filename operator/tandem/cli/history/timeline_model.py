@@ -1,7 +1,7 @@
 """Segments over time, and versions as changes of segments: data from the log. Pure.
 
-Everything here comes from the log, which any writer may fill with anything; `timeline.changes`
-makes files of it.
+Everything here comes from the log, which any writer may fill with anything; `cli.history.timeline`
+prints or draws it.
 """
 
 from __future__ import annotations

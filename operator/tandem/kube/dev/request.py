@@ -24,10 +24,9 @@ from tandem.errors import InvalidSpec
 from tandem.index.server.config import LISTEN_VARIABLE, SECRETS_VARIABLE, read
 from tandem.jobs.formats import APPS, INDEX_SERVER_APP
 from tandem.jobs.pool import POOL_APP, read_config
-from tandem.jobs.runner import JobRequest
+from tandem.jobs.runner import SHORT_JOB_BYTES, JobRequest
 from tandem.json_types import Json
 from tandem.kube.client.api import Api, ApiError, ResourcePath
-from tandem.spark.runtime.session import SHORT_JOB_BYTES
 from tandem.spec.labels import ATTEMPT_LABEL, INPUT_BYTES_ANNOTATION, OPERATION_LABEL
 
 _log = structlog.get_logger("tandem.kube.dev.controller")

@@ -40,7 +40,7 @@ from tandem.jobs.pool import (
     new_record,
     post,
 )
-from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
+from tandem.jobs.runner import SHORT_JOB_BYTES, JobPhase, JobRequest, JobStatus
 from tandem.json_types import Json
 from tandem.kube.client.api import Api
 from tandem.kube.controllers.spark_jobs import ApplicationCache, ApplicationRunner
@@ -54,7 +54,6 @@ from tandem.spark.application.port import (
     JobPlacement,
     state_of,
 )
-from tandem.spark.runtime.session import SHORT_JOB_BYTES
 from tandem.spec.labels import JOB_POOL_LABEL
 from tandem.turns import locked, waiting
 

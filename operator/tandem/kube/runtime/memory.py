@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
+
+from tandem.spark.runtime.session import memory_here
 
 _NEW_OBJECTS: Final = 10_000
 """So many new objects, instead of 700, before the youngest ones are looked at: a few megabytes."""
@@ -64,11 +65,6 @@ async def give_memory_back() -> None:
 _OF_POD: Final = 2
 """Half of a pod's memory: the operator itself, and what it keeps of other tables, is the rest."""
 _OF_MACHINE: Final = 4
-_LIMITS: Final = (
-    "/sys/fs/cgroup/memory.max",
-    "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-)
-"""Of a container: control groups of version 2 and 1. In its own namespace, it is the root."""
 
 
 def default_table_memory(root: Path = Path("/"), machine: int | None = None) -> int:
@@ -78,19 +74,5 @@ def default_table_memory(root: Path = Path("/"), machine: int | None = None) -> 
         root: where the file system begins, for tests.
         machine: its memory in bytes; None for that of this machine.
     """
-    if machine is None:
-        machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for path in _LIMITS:
-        limit = _number(root / path.lstrip("/"))
-        # Version 1 says a huge number for none.
-        if limit is not None and 0 < limit < machine:
-            return limit // _OF_POD
-    return machine // _OF_MACHINE
-
-
-def _number(path: Path) -> int | None:
-    try:
-        text = path.read_text().strip()
-    except OSError:
-        return None  # no such control group
-    return int(text) if text.isdecimal() else None
+    memory, limited = memory_here(root, machine)
+    return memory // (_OF_POD if limited else _OF_MACHINE)

@@ -5,8 +5,11 @@
     _tandem/operations/<id>/ending.json                     how it is about to end in failure
     _tandem/operations/<id>/source.json                     what a merge reads
     _tandem/operations/<id>/cutoff.json                     the version that a replace starts from
+    _tandem/operations/<id>/batches.json                    how a compaction is cut into commits
     _tandem/operations/<id>/attempts/<n>/attempt.json       who claimed the attempt
     _tandem/operations/<id>/attempts/<n>/{plan,job}.json    its frozen plan
+    _tandem/operations/<id>/attempts/<n>/progress.json      how far its job is
+    _tandem/operations/<id>/attempts/<n>/done.json          its job serves no more rounds
     _tandem/operations/<id>/attempts/<n>/ended.json         why it ended without a commit
     _tandem/operations/<id>/attempts/<n>/rounds/<k>/…       the job's requests and results
     _tandem/rowmaps/<id>-<n>.rowmap                         where its rows went

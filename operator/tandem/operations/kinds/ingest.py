@@ -38,7 +38,7 @@ class IngestKind:
     def plan(self, work: Work) -> Planned:
         source = self._resource.spec.source
         check_source(work, source, resource=self._resource.id, field="spec.source")
-        check_loaded(work, source, resource=self._resource.id, field="spec.source")
+        size = check_loaded(work, source, resource=self._resource.id, field="spec.source")
         summary = Plan(
             read_version=work.snapshot.version,
             inputs=0,
@@ -54,7 +54,7 @@ class IngestKind:
             target_file_size=self._resource.spec.target_file_size,
             borders=borders_of_load(work, None, resource=self._resource.id),
         )
-        return Planned(summary, job, NOTHING)
+        return Planned(summary, job, NOTHING, source_bytes=size)
 
     def plan_of_adopted(self, work: Work) -> Planned:
         return Planned(work.frozen[0].summary, None, NOTHING)

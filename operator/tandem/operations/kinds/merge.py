@@ -12,7 +12,7 @@ from tandem.delta.actions import Metadata
 from tandem.delta.log.snapshot import Snapshot
 from tandem.jobs.formats import InputFile, MergeClause, MergeJob
 from tandem.operations.kinds.row_level import RowLevelKind
-from tandem.operations.kinds.sources import columns_of
+from tandem.operations.kinds.sources import content_of
 from tandem.operations.kinds.statement_rounds import CommitDescription
 from tandem.operations.model import Work
 from tandem.operations.small_rounds import SourceCopy, newest_copy
@@ -55,7 +55,9 @@ class MergeKind(RowLevelKind[statements.MergeStatement]):
         )
         field = f"{_FIELD}.source"
         table = Schema.from_json(work.snapshot.metadata.schema_string)
-        for found in columns_of(work, source, resource=self._resource.id, field=field):
+        content = content_of(work, source, resource=self._resource.id, field=field)
+        self.source_bytes = content.size
+        for found in content.columns:
             if found.all_known:
                 self._parsed(table, found.schema)
 

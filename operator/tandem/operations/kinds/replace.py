@@ -183,9 +183,10 @@ class ReplaceKind:
         _require_no_log(work, self._resource.id)
         self._forget_rows()
         self._found = None
+        size: int | None = 0
         if spec.source is not None:
             check_source(work, spec.source, resource=self._resource.id, field="spec.source")
-            check_loaded(work, spec.source, resource=self._resource.id, field="spec.source")
+            size = check_loaded(work, spec.source, resource=self._resource.id, field="spec.source")
             self._require_another_version(work, spec.source)
         self._check_start(work)
         scope = self._resolve(work, snapshot)
@@ -231,7 +232,7 @@ class ReplaceKind:
             inputs = inputs_of(view, [add.logged_path for add in read])
             job = job.model_copy(update={"inputs": inputs})
         fixes = spec.scope is Scope.AT_START and spec.start_version is None
-        return Planned(summary, job, locks, fixes_cutoff=fixes)
+        return Planned(summary, job, locks, fixes_cutoff=fixes, source_bytes=size)
 
     def plan_of_adopted(self, work: Work) -> Planned:
         return Planned(work.frozen[0].summary, None, adopted(work, WHOLE_TABLE))

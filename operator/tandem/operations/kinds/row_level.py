@@ -62,6 +62,8 @@ class RowLevelKind(ABC, Generic[S]):
     """
 
     merges: ClassVar[bool] = False
+    source_bytes: int | None = 0
+    """As of `Planned`; set by `check`."""
 
     def __init__(self, resource: TableUpdate) -> None:
         self._resource = resource
@@ -155,7 +157,14 @@ class RowLevelKind(ABC, Generic[S]):
         job = self.job(run.statement, inputs)
         if in_place is not None:
             job = job.model_copy(update={"set_only": True})
-        return Planned(summary, job, locks, record=record, prerequisite=prerequisite)
+        return Planned(
+            summary,
+            job,
+            locks,
+            record=record,
+            prerequisite=prerequisite,
+            source_bytes=self.source_bytes,
+        )
 
     def _in_place(self, work: Work, statement: S) -> frozenset[str] | None:
         """The columns (lower case) of an update of which alone edits need new values; None if it is

@@ -30,7 +30,7 @@ from tandem.jobs.formats import JobSpec, SourceJob
 from tandem.operations.attempt import paths, records
 from tandem.operations.model import SourceAccess, Work
 from tandem.remedies import HEADER_AND_SEP
-from tandem.spark.runtime.listing import FolderColumn, lacking
+from tandem.spark.runtime.listing import FolderColumn, ListedSource, lacking, list_source
 from tandem.spark.sources.json_text import fields_of
 from tandem.spark.sources.options import checked, storage_options
 from tandem.spec.update import Source, SourceFormat
@@ -45,6 +45,15 @@ _MOST_JSON_BYTES = 1 << 20
 _Error = TypeVar("_Error", bound=TandemError)
 _ABSENT = (BucketNotFound, ObjectNotFound, DataFileMissing, TableNotFound, VersionNotFound)
 _UNREADABLE = (AccessDenied, SourceUnreadable, StatementFailed)
+
+
+@dataclass(frozen=True)
+class SourceContent:
+    """What planning sees of a source: the columns of some of its files, and its size in bytes, None
+    if it cannot be read now."""
+
+    columns: Sequence[SourceColumns] = ()
+    size: int | None = None
 
 
 @dataclass(frozen=True)
@@ -91,8 +100,9 @@ def check_loaded(
     field: str,
     columns: Schema | None = None,
     besides: str = "that the table lacks",
-) -> None:
-    """Check that rows of a source fit the table, as far as names and types tell.
+) -> int | None:
+    """Check that rows of a source fit the table, as far as names and types tell; returns the size
+    of the source (`SourceContent.size`).
 
     Args:
         columns: those that the rows are for, if not all of the table.
@@ -100,15 +110,17 @@ def check_loaded(
     Raises: InvalidSpec, also for a source that is not there.
     """
     table = _table(work) if columns is None else columns
-    for found in columns_of(work, source, resource=resource, field=field, table=table):
+    content = content_of(work, source, resource=resource, field=field, table=table)
+    for found in content.columns:
         _check(found, table, source, resource, field, besides)
+    return content.size
 
 
-def columns_of(
+def content_of(
     work: Work, source: Source, *, resource: str, field: str, table: Schema | None = None
-) -> list[SourceColumns]:
-    """The columns of a source's files; none if they cannot be read now. Columns of texts have the
-    types of `table`, if not the table's own.
+) -> SourceContent:
+    """What is seen of a source; nothing if it cannot be read now. Columns of texts have the types
+    of `table`, if not the table's own.
 
     Raises: InvalidSpec for a source that is not there, unless it may still come; SourceUnreadable
     for a file that is damaged or of another format; StatementFailed for bytes that are no text;
@@ -116,19 +128,19 @@ def columns_of(
     """
     access = work.table.source_access
     if access is SourceAccess.NONE:
-        return []
+        return SourceContent()
     options = storage_options(source.location, work.table.location, work.table.storage_options)
     try:
-        return list(_columns(table or _table(work), source, options, field))
+        return _content(table or _table(work), source, options, field)
     except _UNREADABLE as error:
         raise _of(error, resource) from error
     except InvalidSpec as error:
         if access is SourceAccess.MAY_COME and error.field == f"{field}.location":
-            return []
+            return SourceContent()
         raise _of(error, resource) from error
     except _ABSENT as error:
         if access is SourceAccess.MAY_COME:
-            return []
+            return SourceContent()
         raise InvalidSpec(
             "the source does not exist",
             resource=resource,
@@ -138,7 +150,7 @@ def columns_of(
             remedy="Correct the location, or put the source there",
         ) from error
     except TandemError:
-        return []  # the job tries again, and reports it if it lasts
+        return SourceContent()  # the job tries again, and reports it if it lasts
 
 
 def _of(error: _Error, resource: str) -> _Error:
@@ -158,17 +170,21 @@ def _table(work: Work) -> Schema:
     return Schema.from_json(work.snapshot.metadata.schema_string)
 
 
-def _columns(
+def _content(
     table: Schema, source: Source, options: Mapping[str, str], field: str
-) -> Iterator[SourceColumns]:
-    from tandem.spark.runtime.listing import list_source
-
+) -> SourceContent:
     if source.format is SourceFormat.DELTA:
         snapshot = DeltaLog(open_store(source.location, options)).snapshot(source.version)
-        text = snapshot.metadata.schema_string
-        yield SourceColumns(source.location, Schema.from_json(text))
-        return
+        schema = Schema.from_json(snapshot.metadata.schema_string)
+        return SourceContent([SourceColumns(source.location, schema)], snapshot.size_bytes)
     listed = list_source(source.location, options, field=f"{field}.location")
+    columns = list(_columns(table, source, listed, field))
+    return SourceContent(columns, sum(meta.size for meta in listed.files))
+
+
+def _columns(
+    table: Schema, source: Source, listed: ListedSource, field: str
+) -> Iterator[SourceColumns]:
     files = listed.files[:_MOST_FILES]
     columns = listed.folder_columns({c.name: delta_name(c.type) for c in table.columns})
     if source.format is SourceFormat.PARQUET:

@@ -81,7 +81,7 @@ class UpsertKind:
         settings = _settings(work, place.base, self._resource.id)
         blocks = self._blocks(work, place.base, settings)
         columns = self._columns(blocks, settings)
-        check_loaded(
+        size = check_loaded(
             work,
             source,
             resource=self._resource.id,
@@ -110,7 +110,7 @@ class UpsertKind:
             max_block_bytes=self._resource.spec.target_file_size,
             partitions=place.base.partition_columns,
         )
-        return Planned(summary, job, WHOLE_TABLE)
+        return Planned(summary, job, WHOLE_TABLE, source_bytes=size)
 
     def _place(self, work: Work) -> _Place:
         """Look at the base table, after the version of the log that the commit would follow. If a

@@ -124,13 +124,16 @@ def request(work: Work, attempt: int) -> JobRequest:
     """The job to start."""
     operation_id = work.identity.operation_id
     plan, spec = work.frozen
+    # Of an attempt that another session planned, the size of a source is not known.
+    source = work.planned.source_bytes if work.planned else None if spec.job.sources else 0
     return JobRequest(
         name=paths.job_name(operation_id, attempt),
         app=spec.job.app,
         location=work.table.location,
         spec_path=paths.job(operation_id, attempt),
         storage_options=tuple(sorted(work.table.storage_options.items())),
-        input_bytes=plan.summary.input_bytes,
+        input_bytes=plan.summary.input_bytes + (source or 0),
+        size_known=source is not None,
         tasks=spec.job.tasks,
         operation_id=operation_id,
         attempt=attempt,

@@ -91,7 +91,7 @@ def wrong_texts(template: Mapping[str, Any]) -> Iterator[InvalidText]:
 
     Its types are already checked (`template.check`).
     """
-    metadata, spec = _mapping(template.get("metadata")), _mapping(template.get("spec"))
+    metadata, spec = mapping(template.get("metadata")), mapping(template.get("spec"))
     for name in ("labels", "annotations"):
         yield from _map(f"metadata.{name}", metadata.get(name), *_MAPS[name])
     yield from _conf("spec.sparkConf", spec.get("sparkConf"))
@@ -100,7 +100,7 @@ def wrong_texts(template: Mapping[str, Any]) -> Iterator[InvalidText]:
     yield from _lists(spec)
     yield from _volumes("spec.volumes", spec.get("volumes"))
     for part in ("driver", "executor"):
-        yield from _part(f"spec.{part}", _mapping(spec.get(part)))
+        yield from _part(f"spec.{part}", mapping(spec.get(part)))
     for path, text in arguments(template):
         for found in _controls(text):
             yield InvalidText(path, found, "one line without control characters")
@@ -108,15 +108,15 @@ def wrong_texts(template: Mapping[str, Any]) -> Iterator[InvalidText]:
 
 def arguments(template: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Paths and values of all texts that become arguments of `spark-submit`."""
-    spec = _mapping(template.get("spec"))
-    yield from _texts("metadata", _mapping(template.get("metadata")))
+    spec = mapping(template.get("spec"))
+    yield from _texts("metadata", mapping(template.get("metadata")))
     for key, value in spec.items():
         if key == "volumes":
             for index, volume in enumerate(value if isinstance(value, list) else []):
-                if str(_mapping(volume).get("name")).startswith(_LOCAL_DIR):
+                if str(mapping(volume).get("name")).startswith(_LOCAL_DIR):
                     yield from _texts(f"spec.volumes.{index}", volume)
         elif key in ("driver", "executor"):
-            for field, inner in _mapping(value).items():
+            for field, inner in mapping(value).items():
                 if field not in PODS_ALONE:
                     yield from _texts(f"spec.{key}.{shown(field)}", inner)
         else:
@@ -129,7 +129,7 @@ def shown(key: object) -> str:
 
 
 def _conf(where: str, conf: Any, prefix: str = "") -> Iterator[InvalidText]:
-    for key, value in _mapping(conf).items():
+    for key, value in mapping(conf).items():
         path = f"{where}.{shown(key)}"
         name = f"{prefix}{key}"
         if not isinstance(key, str) or not (
@@ -151,7 +151,7 @@ def _java_options(path: str, value: object) -> Iterator[InvalidText]:
 
 
 def _lists(spec: Mapping[str, Any]) -> Iterator[InvalidText]:
-    deps = _mapping(spec.get("deps"))
+    deps = mapping(spec.get("deps"))
     found = [(f"spec.deps.{key}", deps.get(key)) for key in LISTS]
     for path, items in [*found, ("spec.imagePullSecrets", spec.get("imagePullSecrets"))]:
         if items is None:
@@ -173,17 +173,17 @@ def _part(where: str, pod: Mapping[str, Any]) -> Iterator[InvalidText]:
     yield from _java_options(f"{where}.javaOptions", pod.get("javaOptions"))
     secrets = pod.get("secrets")
     for index, secret in enumerate(secrets if isinstance(secrets, list) else []):
-        yield from _matching(f"{where}.secrets.{index}.name", _mapping(secret).get("name"), _NAME)
-    for key, reference in _mapping(pod.get("envSecretKeyRefs")).items():
+        yield from _matching(f"{where}.secrets.{index}.name", mapping(secret).get("name"), _NAME)
+    for key, reference in mapping(pod.get("envSecretKeyRefs")).items():
         path = f"{where}.envSecretKeyRefs.{shown(key)}"
-        yield from _matching(f"{path}.name", _mapping(reference).get("name"), _NAME)
-        yield from _matching(f"{path}.key", _mapping(reference).get("key"), _SECRET_KEY)
+        yield from _matching(f"{path}.name", mapping(reference).get("name"), _NAME)
+        yield from _matching(f"{path}.key", mapping(reference).get("key"), _SECRET_KEY)
     yield from _volumes(f"{where}.volumeMounts", pod.get("volumeMounts"))
 
 
 def _volumes(where: str, found: Any) -> Iterator[InvalidText]:
     for index, volume in enumerate(found if isinstance(found, list) else []):
-        yield from _matching(f"{where}.{index}.name", _mapping(volume).get("name"), _NAME)
+        yield from _matching(f"{where}.{index}.name", mapping(volume).get("name"), _NAME)
 
 
 def _matching(path: str, value: Any, pattern: re.Pattern[str]) -> Iterator[InvalidText]:
@@ -192,7 +192,7 @@ def _matching(path: str, value: Any, pattern: re.Pattern[str]) -> Iterator[Inval
 
 
 def _map(where: str, found: Any, pattern: re.Pattern[str], expected: str) -> Iterator[InvalidText]:
-    for key in _mapping(found):
+    for key in mapping(found):
         if not (isinstance(key, str) and pattern.fullmatch(key)):
             yield InvalidText(f"{where}.{shown(key)}", f"a key with {_odd(str(key))}", expected)
 
@@ -224,5 +224,6 @@ def _odd(text: str, good: str = r"[A-Za-z0-9._-]") -> str:
     return "no characters" if not text else "another form"
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def mapping(value: Any) -> Mapping[str, Any]:
+    """A part of a template; one that is no mapping is refused elsewhere."""
     return value if isinstance(value, Mapping) else {}

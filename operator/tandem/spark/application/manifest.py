@@ -9,7 +9,7 @@ from math import ceil
 from typing import Any, Final
 
 from tandem.errors import InvalidSpec
-from tandem.jobs.runner import JobRequest, JobStatus
+from tandem.jobs.runner import SHORT_JOB_BYTES, JobRequest, JobStatus
 from tandem.json_types import Json
 from tandem.spark.application import template as templates
 from tandem.spark.application.policy import (
@@ -31,7 +31,7 @@ from tandem.spark.application.port import (
     needs_pod,
     state_of,
 )
-from tandem.spark.runtime.session import SHORT_JOB_BYTES, session_conf
+from tandem.spark.runtime.session import JOB_CONF, WORKER_BYTES, session_conf
 from tandem.spec.common import API_VERSION
 from tandem.spec.labels import (
     ATTEMPT_LABEL,
@@ -56,12 +56,11 @@ GIB = 1 << 30
 DRIVER_ALONE_BYTES = SHORT_JOB_BYTES
 """Jobs that read less than this run in the driver only (and with the first compiler tier)."""
 LARGE_BYTES = 100 * GIB
-"""Jobs that read more than this have a larger driver heap: it holds the answers of all tasks."""
+"""Jobs that read this or more have a larger driver heap: it holds the answers of all tasks."""
 BYTES_PER_SLOT = 512 * MIB
 """An executor core pays for its start if it reads about this much."""
+LONE_DRIVER_CORES = 2
 JOB_EXECUTOR_CORES = 2
-WORKER_BYTES = GIB
-"""Memory of a Python worker: decoded batches of several inputs, and the row groups it writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,7 @@ def job_sizes(
     input_bytes: int,
     *,
     tasks: int = 0,
-    cores: int = 2,
+    cores: int = 0,
     heap: int = 0,
     max_executors: int = 8,
     distributed: bool = False,
@@ -101,7 +100,7 @@ def job_sizes(
     Args:
         input_bytes: what the job reads, 0 if unknown.
         tasks: parts of the work, 0 if unknown; no more slots than these.
-        cores: those of a driver without executors.
+        cores: those of a driver without executors; 0 for `LONE_DRIVER_CORES`.
         heap: the driver's heap in bytes, instead of the table's.
         max_executors: the maximum number of executors, at least 1.
         distributed: use executors in any case, since the template requests them.
@@ -109,6 +108,7 @@ def job_sizes(
     executor = PodSize(JOB_EXECUTOR_CORES, 2 * GIB, JOB_EXECUTOR_CORES * WORKER_BYTES)
     if not distributed and (input_bytes < DRIVER_ALONE_BYTES or tasks == 1):
         # A single task does not run faster than in the driver.
+        cores = cores or LONE_DRIVER_CORES
         driver = PodSize(cores, heap or GIB, cores * WORKER_BYTES)
         return JobSizes(driver, executor, 0)
     slots = max(ceil(input_bytes / BYTES_PER_SLOT), 1)
@@ -136,7 +136,8 @@ SERVICE_EXECUTOR_CORES: Final = 1
 
 def service_sizes(service: ServicePlacement) -> Json:
     """What a template of the resource may still change."""
-    size = {"memory": f"{SERVICE_HEAP // MIB}m", "memoryOverhead": f"{_holding(service)}m"}
+    beside = (service.memory + SERVICE_BESIDE) // MIB
+    size = {"memory": f"{SERVICE_HEAP // MIB}m", "memoryOverhead": f"{beside}m"}
     spec: Json = {"driver": {"cores": 2, **size}}
     if service.executors:
         spec["executor"] = {"cores": SERVICE_EXECUTOR_CORES, "instances": service.executors, **size}
@@ -197,11 +198,6 @@ def _require_lists(volumes: Any, mounts: Any, field: str) -> None:
             )
 
 
-def _holding(service: ServicePlacement) -> int:
-    """Memory beside the JVM's heap, in MiB."""
-    return (service.memory + SERVICE_BESIDE) // MIB
-
-
 # What makes an application of Spark one that does the jobs of a pool. Pure.
 #
 # It differs from a job: its driver reads in the cluster which jobs to do, so it has its account's
@@ -221,15 +217,6 @@ def pool_application(body: Json) -> Json:
     return body
 
 
-# The `SparkApplication` of an attempt: built from a job request, and read as a job's status.
-#
-# Pure: knows the API of Kubeflow's Spark operator (`sparkoperator.k8s.io/v1beta2`, v2.5.1), but no
-# client. An implementation of `ApplicationBuilder` (`tandem.spark.application.port`).
-#
-# An application is written once: the Spark operator runs it again after nearly every change of its
-# spec, so nothing here creates a patch.
-
-
 # Additions to the pods of an application beyond its template: credentials, no privileges, and a
 # writable volume. Pure.
 
@@ -247,7 +234,6 @@ SECURITY: Final[Json] = {
 Spark's blocks, for which Spark itself creates volumes (`spark.local.dir`)."""
 
 SCRATCH: Final = "/tmp"
-_SCRATCH_VOLUME: Final = "tandem-tmp"
 
 
 def complete_pods(spec: Json, secret_name: str | None, *, driver_only: bool) -> None:
@@ -289,8 +275,17 @@ def _add_scratch(pod: Json, container: Json, part: str, conf: Mapping[str, Any])
     paths += [conf[key] for key in conf if key.startswith(setting) and key.endswith(".mount.path")]
     if any(str(path).rstrip("/") == SCRATCH for path in paths):
         return
-    pod["template"]["spec"]["volumes"] = [*volumes, {"name": _SCRATCH_VOLUME, "emptyDir": {}}]
-    container["volumeMounts"] = [*mounts, {"name": _SCRATCH_VOLUME, "mountPath": SCRATCH}]
+    pod["template"]["spec"]["volumes"] = [*volumes, {"name": _SCRATCH, "emptyDir": {}}]
+    container["volumeMounts"] = [*mounts, {"name": _SCRATCH, "mountPath": SCRATCH}]
+
+
+# The `SparkApplication` of an attempt: built from a job request, and read as a job's status.
+#
+# Pure: knows the API of Kubeflow's Spark operator (`sparkoperator.k8s.io/v1beta2`, v2.5.1), but no
+# client. An implementation of `ApplicationBuilder` (`tandem.spark.application.port`).
+#
+# An application is written once: the Spark operator runs it again after nearly every change of its
+# spec, so nothing here creates a patch.
 
 
 MAX_NAME: Final = 50
@@ -300,15 +295,11 @@ _DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _NETWORK_POLICY: Final = "org.apache.spark.deploy.k8s.features.NetworkPolicyFeatureStep"
 
 _SIZE_KEYS: Final = {
-    ("driver", "cores"): "spark.driver.cores",
-    ("driver", "memory"): "spark.driver.memory",
-    ("driver", "memoryOverhead"): "spark.driver.memoryOverhead",
-    ("executor", "cores"): "spark.executor.cores",
-    ("executor", "memory"): "spark.executor.memory",
-    ("executor", "memoryOverhead"): "spark.executor.memoryOverhead",
-    ("executor", "instances"): "spark.executor.instances",
+    "driver": ("cores", "memory", "memoryOverhead"),
+    "executor": ("cores", "memory", "memoryOverhead", "instances"),
 }
-"""Fields that the Spark operator passes on as these settings, after those of `sparkConf`."""
+"""Fields that the Spark operator passes on as `spark.driver.cores` and so on, after those of
+`sparkConf`."""
 
 
 _ANY_JOB: Final = JobRequest("tandem-any", "rewrite", "file:///any", "job.json")
@@ -368,33 +359,28 @@ class KubeflowApplications:
         )
 
     def build(self, request: JobRequest, placement: JobPlacement) -> Json:
+        self._check(placement)
+        return build(request, placement, self.settings)
+
+    def build_service(
+        self, request: JobRequest, placement: JobPlacement, service: ServicePlacement
+    ) -> Json:
+        self._check(placement)
+        layer = service_sizes(service)
+        whole = replace(placement, template=templates.merge(layer, placement.template or {}))
+        return service_application(build(request, whole, self.settings), service)
+
+    def build_pool(self, request: JobRequest, placement: JobPlacement) -> Json:
+        self._check(placement)
+        return pool_application(build(request, placement, self.settings, beside=POOL_BESIDE))
+
+    def _check(self, placement: JobPlacement) -> None:
         # The caller may not have checked the template.
         self.check(
             placement.template,
             resource=placement.resource,
             service_account=placement.service_account,
         )
-        return build(request, placement, self.settings)
-
-    def build_service(
-        self, request: JobRequest, placement: JobPlacement, service: ServicePlacement
-    ) -> Json:
-        self.check(
-            placement.template,
-            resource=placement.resource,
-            service_account=placement.service_account,
-        )
-        layer = service_sizes(service)
-        whole = replace(placement, template=templates.merge(layer, placement.template or {}))
-        return service_application(build(request, whole, self.settings), service)
-
-    def build_pool(self, request: JobRequest, placement: JobPlacement) -> Json:
-        self.check(
-            placement.template,
-            resource=placement.resource,
-            service_account=placement.service_account,
-        )
-        return pool_application(build(request, placement, self.settings, beside=POOL_BESIDE))
 
     def classify(
         self,
@@ -449,10 +435,11 @@ def build(
     # If a table has both, the Secret is used.
     account = "" if secret_name else placement.service_account
     defaults = _defaults(request, settings, size, account or settings.service_account)
-    for (part, key), setting in _SIZE_KEYS.items():
-        if setting in conf:
-            # The field would override the user's value in the other place.
-            defaults[part].pop(key, None)
+    for part, keys in _SIZE_KEYS.items():
+        for key in keys:
+            if f"spark.{part}.{key}" in conf:
+                # The field would override the user's value in the other place.
+                defaults[part].pop(key, None)
     if (user_spec.get("dynamicAllocation") or {}).get("enabled"):
         defaults["executor"].pop("instances", None)
     merged = templates.merge({"spec": defaults}, settings.template or {})
@@ -524,7 +511,7 @@ def _defaults(
 ) -> Json:
     """The settings that a template may change."""
     flags = ["-XX:+UseSerialGC"]
-    if not size.executors and request.input_bytes < SHORT_JOB_BYTES:
+    if not size.executors and request.is_short:
         flags.append("-XX:TieredStopAtLevel=1")
     driver = {**_pod(size.driver), "serviceAccount": account, "securityContext": SECURITY}
     # A lone driver starts no executors; the CRD requires the field all the same.
@@ -542,18 +529,15 @@ def _defaults(
         "driver": driver,
         "executor": executor,
         "sparkConf": {
-            "spark.log.level": "WARN",
-            "spark.ui.showConsoleProgress": "false",
+            **JOB_CONF,
             "spark.driver.extraJavaOptions": " ".join(flags),
             "spark.sql.shuffle.partitions": str(size.slots),
             "spark.default.parallelism": str(size.slots),
-            "spark.sql.catalogImplementation": "in-memory",
-            "spark.sql.execution.arrow.pyspark.enabled": "true",
             # This step of Spark 4.2 needs a permission that the Spark operator (2.5.1) lacks. A
             # null in a template restores it.
             "spark.kubernetes.driver.pod.excludedFeatureSteps": _NETWORK_POLICY,
-            # The fourth loss of a task ends the job with a reason; Spark's default of 3 executors
-            # would end it earlier.
+            # With executors, the fourth loss of a task ends the job with a reason; Spark's
+            # default of 3 executors would end it earlier.
             "spark.executor.maxNumFailures": str(max(8, 2 * size.executors)),
         },
     }

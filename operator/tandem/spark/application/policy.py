@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -13,7 +13,7 @@ from typing import Any, Final
 from tandem.errors import InvalidSpec
 from tandem.json_types import JsonMapping
 from tandem.spark.application.allowed_settings import FIELDS, REFUSED, SETTINGS
-from tandem.spark.application.arguments import InvalidText, arguments, shown
+from tandem.spark.application.arguments import InvalidText, arguments, mapping, shown
 
 # Checks the fields and settings of a `sparkTemplate` against `allowed_settings`. Pure.
 
@@ -48,14 +48,14 @@ def unlisted(template: Mapping[str, Any], allowed: tuple[str, ...] = ()) -> Iter
     fields = _compiled(allowed)
     for name in ("metadata", "spec"):
         yield from _walk(name, template.get(name), name, fields)
-    spec = _mapping(template.get("spec"))
+    spec = mapping(template.get("spec"))
     for part, prefix in (("sparkConf", ""), ("hadoopConf", "spark.hadoop.")):
-        for key in _mapping(spec.get(part)):
+        for key in mapping(spec.get(part)):
             if not setting_allowed(f"{prefix}{key}", allowed):
                 yield InvalidText(
                     f"spec.{part}.{shown(key)}", why_refused(f"{prefix}{key}"), _SETTINGS
                 )
-    deps = _mapping(spec.get("deps"))
+    deps = mapping(spec.get("deps"))
     for kind in ("jars", "files", "pyFiles", "archives"):
         if fields.fullmatch(f"spec.deps.{kind}"):
             continue
@@ -79,10 +79,8 @@ def setting_allowed(name: str, allowed: tuple[str, ...] = ()) -> bool:
 
 def why_refused(setting: str) -> str:
     """Why a setting is not on the list, for messages."""
-    for pattern, why in _WHY:
-        if re.match(pattern, setting, re.IGNORECASE):
-            return why
-    return NOT_LISTED
+    found = (why for pattern, why in _WHY if re.match(pattern, setting, re.IGNORECASE))
+    return next(found, NOT_LISTED)
 
 
 _OF_SUBMITTER: Final = "the Spark operator, which submits, would load it with its own rights"
@@ -107,17 +105,13 @@ def _walk(path: str, value: Any, place: str, allowed: re.Pattern[str]) -> Iterat
         if listed == "all" or allowed.fullmatch(where):
             continue
         if listed is None:
-            yield InvalidText(where, _reason(at), _FIELDS)
+            yield InvalidText(where, REFUSED.get(at, NOT_LISTED), _FIELDS)
         elif key in _CONTAINERS:
             for index, item in enumerate(inner if isinstance(inner, list) else []):
-                name = _mapping(item).get("name", index)
+                name = mapping(item).get("name", index)
                 yield from _walk(f"{where}.{shown(name)}", item, "a container", allowed)
         elif listed == "inner":
             yield from _walk(where, inner, at, allowed)
-
-
-def _reason(place: str) -> str:
-    return REFUSED.get(place, NOT_LISTED)
 
 
 @lru_cache(maxsize=1)
@@ -154,10 +148,6 @@ def _pattern(names: Iterable[str]) -> re.Pattern[str]:
         head, rest = (name[:-1], ".+") if name.endswith(".*") else (name, "")
         parts.append(re.escape(head).replace(r"\*", r"[^.]+") + rest)
     return re.compile("|".join(parts) or r"(?!)", re.DOTALL)
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 # Checks what a `sparkTemplate` may do under the policy `restricted`. Pure.
@@ -200,19 +190,23 @@ def require_listed(
     Raises: InvalidSpec that names the first path that is not allowed, and how many more there are.
     """
     found = list(unlisted(template, allowed))
-    if not found:
-        return
-    first, more = found[0], len(found) - 1
-    raise InvalidSpec(
-        "cannot be set by a template under this operator's template policy",
-        resource=resource,
-        field=f"{field}.{first.path}" if field else first.path,
-        found=first.found,
-        expected=first.expected,
-        remedy=(f"Remove it (and {more} more: {found[1].path}, …). " if more else "Remove it. ")
-        + f"The operator's administrator can allow it by {OPTION} (the chart's {VALUE}), or give "
-        "it to all jobs by --spark-template (jobs.sparkTemplate)",
-    )
+    if found:
+        raise InvalidSpec(
+            "cannot be set by a template under this operator's template policy",
+            resource=resource,
+            field=f"{field}.{found[0].path}" if field else found[0].path,
+            found=found[0].found,
+            expected=found[0].expected,
+            remedy=f"{_removal([each.path for each in found])} can allow it by {OPTION} (the "
+            f"chart's {VALUE}), or give it to all jobs by --spark-template (jobs.sparkTemplate)",
+        )
+
+
+def _removal(paths: Sequence[str]) -> str:
+    """The first part of a remedy: to remove what is refused."""
+    more = len(paths) - 1
+    what = f"it (and {more} more: {paths[1]}, …)" if more else "it"
+    return f"Remove {what}. The operator's administrator"
 
 
 def require_restricted(
@@ -227,29 +221,26 @@ def require_restricted(
     """
     known = set(violations(without, accounts=accounts))
     found = [each for each in violations(made, accounts=accounts) if each not in known]
-    if not found:
-        return
-    first, more = found[0], len(found) - 1
-    raise InvalidSpec(
-        f"{first.why}, which this operator's template policy refuses",
-        resource=resource,
-        field=f"{field}.{first.where}" if field else first.where,
-        expected="a template within Pod Security restricted and the job's account",
-        remedy=(f"Remove it (and {more} more: {found[1].where}, …). " if more else "Remove it. ")
-        + "The operator's administrator can give it to all jobs by --spark-template "
-        "(the chart's jobs.sparkTemplate)",
-    )
+    if found:
+        raise InvalidSpec(
+            f"{found[0].why}, which this operator's template policy refuses",
+            resource=resource,
+            field=f"{field}.{found[0].where}" if field else found[0].where,
+            expected="a template within Pod Security restricted and the job's account",
+            remedy=f"{_removal([each.where for each in found])} can give it to all jobs by "
+            "--spark-template (the chart's jobs.sparkTemplate)",
+        )
 
 
 def violations(spec: JsonMapping, *, accounts: Iterable[str]) -> Iterator[Violation]:
     """All violations in an application's `spec`."""
     allowed = frozenset(accounts) | {""}
-    for key, value in _mapping(spec.get("sparkConf")).items():
+    for key, value in mapping(spec.get("sparkConf")).items():
         if "apparmor" in key.lower():
             yield _wrong(f"spec.sparkConf.{key}", "it changes a pod's confinement", value)
     yield from _volumes("spec", spec.get("volumes"))
     for part in ("driver", "executor"):
-        yield from _part(f"spec.{part}", _mapping(spec.get(part)), allowed, spec.get("volumes"))
+        yield from _part(f"spec.{part}", mapping(spec.get(part)), allowed, spec.get("volumes"))
 
 
 # Pods
@@ -291,8 +282,8 @@ def _part(
 ) -> Iterator[Violation]:
     """Driver or executor: the Spark operator's own fields, and the pod template. `volumes` are
     those of the application, which both can mount."""
-    template = _mapping(pod.get("template"))
-    inner = _mapping(template.get("spec"))
+    template = mapping(pod.get("template"))
+    inner = mapping(template.get("spec"))
     at = f"{where}.template.spec"
     unrestricted = _unrestricted(volumes) | _unrestricted(inner.get("volumes"))
     for path, holder in ((where, pod), (at, inner)):
@@ -302,16 +293,16 @@ def _part(
         for key in ("hostNetwork", "hostPID", "hostIPC"):
             if holder.get(key):
                 yield _wrong(f"{path}.{key}", "it shares the host's namespaces", holder[key])
-    metadata = _mapping(template.get("metadata"))
+    metadata = mapping(template.get("metadata"))
     for path, holder in ((where, pod), (f"{where}.template.metadata", metadata)):
-        for key, value in _mapping(holder.get("annotations")).items():
+        for key, value in mapping(holder.get("annotations")).items():
             if "apparmor" in key.lower() and value not in ("runtime/default",):
                 yield _wrong(f"{path}.annotations.{key}", "it changes a pod's confinement", value)
     yield from _volumes(at, inner.get("volumes"))
     yield from _mounts(where, pod, inner, unrestricted)
     # The webhook's field overrides the template's if both are given; each alone must be valid.
-    contexts = [(f"{where}.podSecurityContext", _mapping(pod.get("podSecurityContext")))]
-    contexts.append((f"{at}.securityContext", _mapping(inner.get("securityContext"))))
+    contexts = [(f"{where}.podSecurityContext", mapping(pod.get("podSecurityContext")))]
+    contexts.append((f"{at}.securityContext", mapping(inner.get("securityContext"))))
     for path, context in contexts:
         yield from _forbidden(path, context)
     shared: JsonMapping = {**contexts[1][1], **contexts[0][1]}
@@ -331,13 +322,13 @@ def _containers(where: str, found: Any, shared: JsonMapping) -> Iterator[Violati
         yield _wrong(where, "it is not a list", found)
         return
     for item in found:
-        container = _mapping(item)
+        container = mapping(item)
         yield from _container(f"{where}.{container.get('name', '')}", container, shared)
 
 
 def _container(where: str, container: JsonMapping, shared: JsonMapping) -> Iterator[Violation]:
     """A container, or driver and executor, which have the same fields."""
-    context = _mapping(container.get("securityContext"))
+    context = mapping(container.get("securityContext"))
     at = f"{where}.securityContext"
 
     def wrong(path: str, why: str) -> Violation:
@@ -354,7 +345,7 @@ def _container(where: str, container: JsonMapping, shared: JsonMapping) -> Itera
         yield wrong(f"{at}.procMount", "it unmasks /proc")
     if context.get("allowPrivilegeEscalation") is not False:
         yield wrong(f"{at}.allowPrivilegeEscalation", "it is not false")
-    capabilities = _mapping(context.get("capabilities"))
+    capabilities = mapping(context.get("capabilities"))
     if "ALL" not in _items(capabilities.get("drop")):
         yield wrong(f"{at}.capabilities.drop", "it does not drop ALL")
     if any(each != "NET_BIND_SERVICE" for each in _items(capabilities.get("add"))):
@@ -362,16 +353,16 @@ def _container(where: str, container: JsonMapping, shared: JsonMapping) -> Itera
     both = {**shared, **{key: value for key, value in context.items() if value is not None}}
     if both.get("runAsNonRoot") is not True:
         yield wrong(f"{at}.runAsNonRoot", "it is not true")
-    if _mapping(both.get("seccompProfile")).get("type") not in _PROFILES:
+    if mapping(both.get("seccompProfile")).get("type") not in _PROFILES:
         yield wrong(f"{at}.seccompProfile", "it is not RuntimeDefault")
     for port in _items(container.get("ports")):
-        if _mapping(port).get("hostPort"):
+        if mapping(port).get("hostPort"):
             yield wrong(f"{where}.ports", "it uses a port of the host")
-    handlers = [_mapping(container.get(name)) for name in _HANDLERS]
-    handlers += [_mapping(each) for each in _mapping(container.get("lifecycle")).values()]
+    handlers = [mapping(container.get(name)) for name in _HANDLERS]
+    handlers += [mapping(each) for each in mapping(container.get("lifecycle")).values()]
     for handler in handlers:
         for kind in ("httpGet", "tcpSocket"):
-            if _mapping(handler.get(kind)).get("host"):
+            if mapping(handler.get(kind)).get("host"):
                 yield wrong(f"{where}.{kind}.host", "it makes the node connect to another host")
 
 
@@ -382,15 +373,15 @@ def _forbidden(where: str, context: JsonMapping) -> Iterator[Violation]:
     if context.get("runAsNonRoot") is False:
         yield _wrong(f"{where}.runAsNonRoot", "it is not true", context)
     for key in ("seccompProfile", "appArmorProfile"):
-        if _mapping(context.get(key)).get("type") not in (None, *_PROFILES):
+        if mapping(context.get(key)).get("type") not in (None, *_PROFILES):
             yield _wrong(f"{where}.{key}", "it is unconfined", context)
-    selinux = _mapping(context.get("seLinuxOptions"))
+    selinux = mapping(context.get("seLinuxOptions"))
     if (selinux.get("type") or "") not in _SELINUX or selinux.get("user") or selinux.get("role"):
         yield _wrong(f"{where}.seLinuxOptions", "it changes a pod's confinement", context)
-    if _mapping(context.get("windowsOptions")).get("hostProcess"):
+    if mapping(context.get("windowsOptions")).get("hostProcess"):
         yield _wrong(f"{where}.windowsOptions.hostProcess", "it is a process of the host", context)
     for sysctl in _items(context.get("sysctls")):
-        if str(_mapping(sysctl).get("name")) not in _SYSCTLS:
+        if str(mapping(sysctl).get("name")) not in _SYSCTLS:
             yield _wrong(f"{where}.sysctls", "it sets an unsafe sysctl", context)
 
 
@@ -401,7 +392,7 @@ def _volumes(where: str, found: Any) -> Iterator[Violation]:
         yield _wrong(f"{where}.volumes", "it is not a list", found)
         return
     for item in found:
-        volume = _mapping(item)
+        volume = mapping(item)
         for kind in volume.keys() - {"name"} - _VOLUMES:
             name = volume.get("name", "")
             yield _wrong(f"{where}.volumes.{name}.{kind}", "it is not a restricted volume", volume)
@@ -409,7 +400,7 @@ def _volumes(where: str, found: Any) -> Iterator[Violation]:
 
 def _unrestricted(volumes: Any) -> frozenset[str]:
     """Names of volumes that only an administrator may declare."""
-    found = [_mapping(each) for each in _items(volumes)]
+    found = [mapping(each) for each in _items(volumes)]
     return frozenset(str(v.get("name", "")) for v in found if v.keys() - {"name"} - _VOLUMES)
 
 
@@ -422,12 +413,12 @@ def _mounts(
     for at, owner in ((where, pod), (f"{where}.template.spec", inner)):
         for key in ("initContainers", "sidecars", "containers", "ephemeralContainers"):
             for each in _items(owner.get(key)):
-                container = _mapping(each)
+                container = mapping(each)
                 holders.append((f"{at}.{key}.{container.get('name', '')}", container))
     for path, holder in holders:
         for key in ("volumeMounts", "volumeDevices"):
             for each in _items(holder.get(key)):
-                name = str(_mapping(each).get("name", ""))
+                name = str(mapping(each).get("name", ""))
                 if name in unrestricted:
                     what = each if holder.get("name") in _SPARKS else holder
                     yield _wrong(f"{path}.{key}.{name}", "it mounts no restricted volume", what)

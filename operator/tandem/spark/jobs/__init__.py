@@ -17,5 +17,5 @@ A job never commits, and never writes to `_delta_log`.
     stitch           log compaction
     log_merge        log merge
     index            package: the program of an IndexServer, which is no job: it serves
-    warm             runs each job once, for the class-data archive
+    warm             runs the common jobs once, for the class-data archive
 """

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from tandem.errors import TandemError
 from tandem.intervals import IntervalSet
-from tandem.jobs.formats import IngestJob, InputFile, JobSpec, ReplaceJob, RowScope
+from tandem.jobs.formats import LOAD_TASKS, IngestJob, InputFile, JobSpec, ReplaceJob, RowScope
 from tandem.jobs.results import JobProgress, JobResult
 from tandem.rowmap.positions import Positions
 from tandem.spark.jobs.statement import serve
@@ -183,7 +183,7 @@ MOST_TASKS = 1_000
 """A task takes about 20 ms of the driver, also for a file of a few rows."""
 
 
-def read(
+def rows_in_scope(
     control: Control, context: SparkContext, inputs: Sequence[InputFile], round_: int
 ) -> list[Positions]:
     """The rows of each input that are in the intervals of the job's scope.
@@ -258,10 +258,6 @@ def with_matches(
 # The job of an ingest, and of a replace.
 
 
-MAX_FILES = 8
-"""Concurrent writing tasks; each writes one file or more, cut at the target size."""
-
-
 def run(control: Control, spark: SparkSession, stop: threading.Event | None = None) -> None:
     """Execute the job and publish its result; then serve the rounds of a replace. `stop` ends the
     service early (tests).
@@ -295,7 +291,7 @@ def _with_scope(
     control: Control, spark: SparkSession, result: JobResult, inputs: Sequence[InputFile]
 ) -> JobResult:
     """The result with the rows of `inputs` that are in scope."""
-    found = read(control, spark.sparkContext, inputs, result.round)
+    found = rows_in_scope(control, spark.sparkContext, inputs, result.round)
     return with_matches(control, result, inputs, found)
 
 
@@ -351,6 +347,7 @@ def _report(control: Control, done: int, stage: str) -> None:
 
 
 def _few(rows: DataFrame) -> DataFrame:
-    """One load is one segment: a handful of files, not one for every file of the source."""
+    """One load is one segment: a handful of files, not one for every file of the source. Without a
+    shuffle, which would write all rows twice, so it limits the tasks that read, too."""
     partitions = rows.rdd.getNumPartitions()
-    return rows.coalesce(MAX_FILES) if partitions > MAX_FILES else rows
+    return rows.coalesce(LOAD_TASKS) if partitions > LOAD_TASKS else rows

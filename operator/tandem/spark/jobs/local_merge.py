@@ -2,7 +2,7 @@
 
 Must not import Spark, so that a small merge needs none. Everything that is not certain, and each
 row on which Spark raises, or may do so, is left to Spark as `NeedsSpark`: it then executes the
-whole round (`jobs.merge`).
+whole round (`spark.jobs.merge`).
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ process of an old attempt runs for long. A restarted engine does not know the jo
 predecessor: `status` returns UNKNOWN, and the engine looks for the result or starts a new attempt.
 
 `spark-submit` costs one JVM, in which the driver runs, and a short-lived launcher that builds its
-command line; there is no second driver process to save.
+command line; there is no second driver process to save. `InProcessJobs` does small jobs without
+Spark, in this process.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ from tandem.jobs.runner import SMALL_BYTES, JobPhase, JobRequest, JobRunner, Job
 from tandem.spark.runtime.control import PARENT, TRANSIENT, Control, open_job, recorded
 from tandem.spark.runtime.session import (
     PACKAGE,
-    SHORT_JOB_BYTES,
     build_conf,
     cache_dir,
     launch_environment,
+    sizes_here,
     spark_home,
 )
 
@@ -294,9 +295,6 @@ def _signal(group: int, number: signal.Signals) -> None:
         return  # the whole group has ended
 
 
-# Runs jobs as local `spark-submit` processes instead of in a cluster.
-
-
 END_SECONDS = 1.0
 """How long a job that is stopped may go on: after its last round it ends by itself."""
 STOP_SECONDS = 5.0
@@ -418,10 +416,11 @@ class LocalRunner:
         process.end()
 
     def _start_of(self, request: JobRequest) -> _Start:
+        cores, heap = sizes_here()
         conf = build_conf(
-            cores=request.cores,
-            memory_bytes=request.memory_bytes,
-            short=request.input_bytes < SHORT_JOB_BYTES,
+            cores=request.cores or cores,
+            memory_bytes=request.memory_bytes or heap,
+            short=request.is_short,
             environ=self._environ,
         )
         command = [str(spark_home() / "bin" / "spark-submit")]

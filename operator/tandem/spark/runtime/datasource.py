@@ -283,7 +283,7 @@ class RowsWriter(RowFiles, DataSourceArrowWriter):
 
     def _joined(self, tables: Sequence[pa.Table]) -> pa.Table:
         """The tasks' matches as one table, in the form of results
-        (`tandem.jobs.formats.JobResult`)."""
+        (`tandem.jobs.results.JobResult`)."""
         order = [("input", "ascending"), ("position", "ascending")]
         return pa.concat_tables(tables).sort_by(order)
 

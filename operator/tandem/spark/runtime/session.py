@@ -21,11 +21,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from importlib.metadata import version as package_version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import tandem
 from tandem.errors import InvalidSpec, JobFailed, SparkMissing
@@ -37,16 +37,28 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+_Made = TypeVar("_Made", "SparkContext", "SparkSession")
+
 MINIMUM_JAVA = 17
 """PySpark 4 runs on Java 17 and later."""
 
-SHORT_JOB_BYTES = 1 << 30
-"""Jobs that read less than this run with the first compiler tier only.
-
-`-XX:TieredStopAtLevel=1` halves the start time but costs about a third of the speed of code that
-runs for minutes. A job of less than 1 GiB ends before the optimizing compiler pays off.
-"""
-
+WORKER_BYTES: Final = 1 << 30
+"""Memory of a Python worker: decoded batches of several inputs, and the row groups it writes."""
+JOB_CONF: Final = {
+    "spark.log.level": "WARN",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.catalogImplementation": "in-memory",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # No limit: the answers of all tasks are the result of a job. The ranks of sorted rows alone
+    # are 4 bytes a row, and Spark's limit of 1 GiB fails a job of 268 million rows after its work.
+    "spark.driver.maxResultSize": "0",
+}
+"""Settings of all jobs, here and in a cluster. A template may set others there."""
+_LEAST_CORES: Final = 2
+_LEAST_HEAP: Final = 1 << 30
+_MOST_HEAP: Final = 8 << 30
+_LIMITS: Final = ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes")
+"""Of a container: control groups of version 2 and 1. In its own namespace, it is the root."""
 
 PACKAGE = Path(tandem.__file__).resolve().parent
 """The folder of the package, in a checkout or an installation."""
@@ -183,6 +195,39 @@ def session_conf() -> dict[str, str]:
     return dict(SPARK_SESSION_CONF)
 
 
+def memory_here(root: Path = Path("/"), machine: int | None = None) -> tuple[int, bool]:
+    """How many bytes this process may use, and whether that is the limit of its container.
+
+    Args:
+        root: where the file system begins, for tests.
+        machine: its memory in bytes; None for that of this machine.
+    """
+    if machine is None:
+        machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in _LIMITS:
+        try:
+            text = (root / path).read_text().strip()
+        except OSError:
+            continue  # no such control group
+        # Version 1 says a huge number for none.
+        if text.isdecimal() and 0 < int(text) < machine:
+            return int(text), True
+    return machine, False
+
+
+def sizes_here() -> tuple[int, int]:
+    """The cores and the heap in bytes of a job on this machine, unless its request has others.
+
+    The heap may grow to a quarter of the memory. Up to half of the memory is for the Python
+    workers, one for each core. The rest is for the system, and for jobs at the same time: all get
+    the same sizes, so that a process that waits for a job can do any of them. No size is less than
+    Spark needs for a small job.
+    """
+    memory, _ = memory_here()
+    cores = max(min(len(os.sched_getaffinity(0)), memory // 2 // WORKER_BYTES), _LEAST_CORES)
+    return cores, min(max(memory // 4, _LEAST_HEAP), _MOST_HEAP)
+
+
 def build_conf(
     *,
     cores: int = 2,
@@ -198,7 +243,7 @@ def build_conf(
         cores: concurrent tasks.
         memory_bytes: heap of the JVM; 0 leaves Spark's default of 1 GiB. The Python workers that
             decode and encode Parquet use memory outside it.
-        short: see `SHORT_JOB_BYTES`.
+        short: see `tandem.jobs.runner.SHORT_JOB_BYTES`.
         extra_jars: put first on the class path (tests: Delta's jars; the product needs none).
         record_archive: write a class-data archive to this path when the JVM ends.
 
@@ -213,8 +258,7 @@ def build_conf(
     conf = {
         "spark.master": f"local[{cores}]",
         "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "WARN",
+        **JOB_CONF,
         "spark.driver.extraJavaOptions": java_options(archive, short=short, record=record_archive),
         # Otherwise a host name is looked up at start, which takes seconds if DNS is slow.
         "spark.driver.host": "127.0.0.1",
@@ -222,8 +266,6 @@ def build_conf(
         "spark.pyspark.python": sys.executable,
         "spark.sql.shuffle.partitions": str(cores),
         "spark.default.parallelism": str(cores),
-        "spark.sql.catalogImplementation": "in-memory",
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
         **session_conf(),
     }
     if memory_bytes:
@@ -274,21 +316,18 @@ def keep() -> None:
     _is_kept = True
 
 
-@contextmanager
-def job_context(app_name: str) -> Iterator[SparkContext]:
+def job_context(app_name: str) -> AbstractContextManager[SparkContext]:
     """The context of a submitted application, for one job. As `context`."""
-    made = context(app_name)
-    try:
-        yield made
-    finally:
-        if not _is_kept:
-            made.stop()
+    return _for_one_job(context(app_name))
+
+
+def job_session(app_name: str) -> AbstractContextManager[SparkSession]:
+    """The session of a submitted application, for one job. As `session`."""
+    return _for_one_job(session(app_name))
 
 
 @contextmanager
-def job_session(app_name: str) -> Iterator[SparkSession]:
-    """The session of a submitted application, for one job. As `session`."""
-    made = session(app_name)
+def _for_one_job(made: _Made) -> Iterator[_Made]:
     try:
         yield made
     finally:

@@ -334,7 +334,7 @@ def broadcast(value: Value, length: int) -> Any:
     return pa.repeat(value, length) if value.is_valid else pa.nulls(length, value.type)
 
 
-# LIKE over Arrow strings, for patterns that `statements.parsing.patterns` accepts.
+# LIKE over Arrow strings, for patterns that `statements.parsing.functions` accepts.
 
 
 def like(pattern: str, escape: str) -> Callable[[Any], Any]:

@@ -1,4 +1,5 @@
-"""A bin in its order, without the rows deleted at the read version: the work of a task.
+"""A bin in its order, without the rows deleted at the read version: the work of a task
+(`rewrite_bin`). Also the row map of a bin (`row_map_of`), which the driver makes.
 
 Where the row groups of its inputs can be copied, they are (`copied`). Otherwise a task reads its
 inputs with pyarrow through our store, decoding ahead while the writer encodes, and writes files of
@@ -126,7 +127,7 @@ def after_live(dead: BitMap64, start: int, count: int) -> int:
 
 MEMORY: Final = 720 << 20
 """Bytes that the rows of a bin may take, with what else is there at the same time. A task has 1 GiB
-(`spark.application.sizes`), some of it for Python. It is less than 2 GiB, so that the texts of a
+(`spark.application.manifest`), some of it for Python. It is less than 2 GiB, so that the texts of a
 column can be one Arrow array."""
 
 

@@ -403,7 +403,7 @@ def ranges_of(columns: Mapping[str, Any], keys: Sequence[str], bounds: pa.Table)
     return below[count:]
 
 
-def divided(
+def cut_into_ranges(
     columns: Mapping[str, Any], keys: Sequence[str], bounds: pa.Table, most: int
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """(range, rows of it), in order, of about `most` bytes each."""

@@ -42,7 +42,7 @@ from tandem.spark.jobs.rewrite.codes import (
     bits_of,
     bounds_of,
     codes_of,
-    divided,
+    cut_into_ranges,
     in_order,
     one_array,
     quantiles,
@@ -257,7 +257,7 @@ class LargeSort:
         if self._z:
             columns[Z] = self._z_values(columns, cuts)
         first_part = self.bins[cuts.number].first_part
-        for range_, rows in divided(columns, self._keys, cuts.bounds, self._block_bytes):
+        for range_, rows in cut_into_ranges(columns, self._keys, cuts.bounds, self._block_bytes):
             part, within = divmod(range_, cuts.ranges)
             yield sized(first_part + part, within, rows.column(PLACE)[0].as_py(), rows)
         columns.clear()
@@ -332,7 +332,7 @@ class LargeSort:
         for kept in blocks:
             batch = file.rows(kept)
             columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-            for range_, some in divided(columns, self._keys, bounds, self._block_bytes):
+            for range_, some in cut_into_ranges(columns, self._keys, bounds, self._block_bytes):
                 block = sized(kept.block.part, range_, some.column(PLACE)[0].as_py(), some)
                 smaller.setdefault(range_, []).append(file.add(block))
         for range_ in sorted(smaller):

@@ -46,7 +46,7 @@ of its values may be there."""
 
 
 def parts_of(job: RewriteJob, number: int) -> int:
-    """How many files a bin becomes: the number that planning expects (`planning.bins`)."""
+    """How many files a bin becomes: the number that planning expects (`planning.runs`)."""
     if not job.target_file_size:
         return 1
     inputs = [job.inputs[n] for n in job.bins[number].inputs]
