@@ -71,7 +71,7 @@ upgrade: setup ## Operations left half-way by the release before, and by us befo
 	@$(BIN)/pytest -n 2 --dist loadfile -o python_files='upgrade_*.py' -o timeout=1800 tests/upgrade $(PYTEST_ARGS)
 
 .PHONY: matrix
-matrix: setup ## Every foreign writer with every operation; the whole search; the big simulation
+matrix: setup ## Every foreign writer with every operation; every case; the big simulation (an evening)
 	@$(BIN)/python tools/spark_setup.py --tests
 	@tools/build-etcd-clock.sh >/dev/null
 	@PYTHONPATH=operator:tests:tools $(BIN)/python -m support.matrix.record --begin
@@ -96,11 +96,16 @@ matrix: setup ## Every foreign writer with every operation; the whole search; th
 	@PYTHONPATH=operator:tests:tools $(BIN)/python -m support.matrix.record
 	@$(BIN)/python tools/generate_docs.py
 	@$(BIN)/pytest -o python_files='timed_*.py' tests/matrix
-	@PYTHONPATH=operator:tests $(BIN)/python -m reconcile.search --all --random 200000 --processes 2
+	@PYTHONPATH=operator:tests $(BIN)/python -m reconcile.search \
+	  --small 200000 --without-vectors 100000 --random 100000 --processes 2
 	@for kind in '' --cleaning --cut --expiring; do \
 	  PYTHONPATH=operator:tests $(BIN)/python -m mergelog.search --seeds 0:3000 $$kind || exit 1; done
 	@PYTHONPATH=operator:tests $(BIN)/python -m simulator --seeds 0:3000 --processes 2
 	@PYTHONPATH=operator:tests $(BIN)/python -m simulator --logged --seeds 0:1000 --processes 2
+
+.PHONY: search
+search: setup ## Every history of two and three operations, with and without vectors (hours)
+	@PYTHONPATH=operator:tests $(BIN)/python -m reconcile.search --all --random 200000 --processes 2
 
 .PHONY: emulators
 emulators: setup ## Azure and GCS by their emulators: put-if-absent, listings, a compaction (needs npm)

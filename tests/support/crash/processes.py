@@ -10,6 +10,7 @@ Orders and answers are JSON, a line each; `ProcessStarter` is the test's end of 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -20,7 +21,6 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -125,6 +125,9 @@ class ProcessStarter:
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
             text=True,
+            # Stopped processes of our group would go on when the shell that started it ends: the
+            # kernel does so (SIGHUP, SIGCONT) for a group without a parent in its session.
+            start_new_session=True,
         )
         self._lines: queue.Queue[str] = queue.Queue()
         self._listener = threading.Thread(target=self._listen, name="starter", daemon=True)
@@ -184,7 +187,8 @@ class ProcessStarter:
         ended, self._number = self._number is not None, None
         if ended:
             return
-        os.kill(self.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it has ended, and was not yet asked
+            os.kill(self.pid, signal.SIGKILL)
         while "ended" not in self._receive():
             pass
 
@@ -212,7 +216,7 @@ class ProcessStarter:
         self._lines.put('{"closed": 1}')
 
 
-@contextmanager
+@contextlib.contextmanager
 def starter(tree: Path = REPOSITORY) -> Iterator[ProcessStarter]:
     made = ProcessStarter(tree)
     try:
