@@ -14,7 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from enum import Enum
+from functools import partial
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -400,7 +401,7 @@ class JsonRows:
         self._lenient = lenient
         self._path = path
         self._numbers: type[str] = str
-        self._exact: set[tuple[str, ...]] = set()
+        self._row = _Part(shape, "")
 
     def batch(self, text: str, first: int) -> tuple[list[Any], list[int]]:
         """Arrow arrays, one per field, of whole lines, and the line of each row. `first`: the
@@ -417,12 +418,12 @@ class JsonRows:
     def _batch(self, text: str, first: int) -> tuple[list[Any], list[int]]:
         rows: list[dict[str, Any]] = []
         lines: list[int] = []
-        parse, exact = JsonParser(self._lenient, self._numbers).parse, self._exact
+        parse, renamed = JsonParser(self._lenient, self._numbers).parse, self._row.renamed
         for number, line in enumerate(split_lines(text), first):
             try:
                 value = parse(line)
                 if type(value) is dict:
-                    rows.append(value if tuple(value) in exact else self._known(value))
+                    rows.append(renamed(value))
                     lines.append(number)
                     continue
                 found = self._elements(value, line)
@@ -444,14 +445,7 @@ class JsonRows:
             raise JsonProblem(
                 "a line is not an object", found=line[:60], expected="one JSON object on each line"
             )
-        return [self._known(element) for element in value]
-
-    def _known(self, value: dict[str, Any]) -> dict[str, Any]:
-        """An object with the schema's names."""
-        known = _renamed(value, self._shape, "")
-        if known is value:
-            self._exact.add(tuple(value))
-        return known
+        return [self._row.renamed(element) for element in value]
 
     def _array(self, field: pa.Field, column: list[Any], lines: list[int]) -> pa.Array:
         if pa.types.is_string(field.type):
@@ -461,72 +455,94 @@ class JsonRows:
             with suppress(*_NO_TEXT):
                 texts = [booleans[v] if isinstance(v, bool) else v for v in column]
                 return pa.array(texts, field.type)
-        found = []
+        found, part = [], _Part(field.type, field.name)
         for value, number in zip(column, lines, strict=True):
             try:
-                found.append(self._text(value, field.type, field.name))
+                found.append(self._text(value, part))
             except JsonProblem as problem:
                 raise problem.located(self._path, number) from problem
         return pa.array(found, field.type)
 
-    def _text(self, value: JsonValue, shape: pa.DataType, path: str) -> Any:
+    def _text(self, value: JsonValue, part: _Part) -> Any:
         """A value with texts at its leaves. Raises: JsonProblem, _NumbersNeeded."""
-        match value:
-            case None:
-                return None
-            case dict() if pa.types.is_struct(shape):
-                fields = _renamed(value, shape, f"{path}.")
-                return {
-                    f.name: self._text(fields.get(f.name), f.type, f"{path}.{f.name}")
-                    for f in shape
-                }
-            case list() if pa.types.is_list(shape):
-                return [self._text(v, shape.value_type, f"{path}.element") for v in value]
-            case dict() if pa.types.is_map(shape):
-                return [
-                    (_encodable(k, path), self._text(v, shape.item_type, f"{path}.value"))
-                    for k, v in value.items()
-                ]
-            case _ if not pa.types.is_string(shape):
-                kinds = {dict: "an object", list: "an array", bool: "true or false"}
-                raise JsonProblem(
-                    "a value is of another kind than its column",
-                    path=path,
-                    found=kinds.get(type(value), "a single value"),
-                    expected="an array" if pa.types.is_list(shape) else "an object",
-                )
-            case bool():
+        if value is None:
+            return None
+        if part.kind is _Kind.TEXT:
+            if isinstance(value, bool):
                 return "true" if value else "false"
-            case str():
-                return _encodable(value, path)
-            case _:
-                if self._numbers is str:
-                    raise _NumbersNeeded
-                return _encodable(compact(value), path)
+            if isinstance(value, str):
+                return _encodable(value, part.path)
+            if self._numbers is str:
+                raise _NumbersNeeded
+            return _encodable(compact(value), part.path)
+        if isinstance(value, dict):
+            if part.kind is _Kind.OBJECT:
+                fields = part.renamed(value)
+                return {name: self._text(fields.get(name), inner) for name, inner in part.inner}
+            if part.kind is _Kind.MAP:
+                inner = part.inner[0][1]
+                return [(_encodable(k, part.path), self._text(v, inner)) for k, v in value.items()]
+        if isinstance(value, list) and part.kind is _Kind.ARRAY:
+            inner = part.inner[0][1]
+            return [self._text(each, inner) for each in value]
+        kinds = {dict: "an object", list: "an array", bool: "true or false"}
+        raise JsonProblem(
+            "a value is of another kind than its column",
+            path=part.path,
+            found=kinds.get(type(value), "a single value"),
+            expected="an array" if part.kind is _Kind.ARRAY else "an object",
+        )
 
 
-@lru_cache(maxsize=64)
-def _fields(shape: pa.StructType) -> Mapping[str, pa.Field]:
-    return {field.name.lower(): field for field in shape}
+class _Kind(Enum):
+    TEXT = "text"
+    OBJECT = "object"
+    ARRAY = "array"
+    MAP = "map"
 
 
-def _renamed(value: dict[str, Any], shape: pa.StructType, above: str) -> dict[str, Any]:
-    """An object with the schema's names; the same object if it has them already."""
-    known = _fields(shape)
-    result: dict[str, Any] = {}
-    for name, inner in value.items():
-        field = known.get(name.lower())
-        if field is None:
-            raise _Unknown(
-                "the source has columns that the table lacks",
-                path=above + name,
-                found=above + name,
-                expected=", ".join(above + field.name for field in shape)[:300],
-            )
-        if field.name in result:
-            raise _twice([n for n in value if n.lower() == name.lower()], above + field.name)
-        result[field.name] = inner
-    return value if result.keys() == value.keys() else result
+class _Part:
+    """A type of the shape and where it is in a row, with its parts by name: `renamed` and `_text`
+    ask for each value, which Arrow's types answer slowly."""
+
+    __slots__ = ("_by_lower", "_names", "inner", "kind", "path")
+
+    def __init__(self, shape: pa.DataType, path: str) -> None:
+        self.path = path
+        self.kind = _Kind.TEXT
+        within: list[tuple[str, pa.DataType]] = []
+        if pa.types.is_struct(shape):
+            self.kind = _Kind.OBJECT
+            within = [(field.name, field.type) for field in shape]
+        elif pa.types.is_list(shape):
+            self.kind, within = _Kind.ARRAY, [("element", shape.value_type)]
+        elif pa.types.is_map(shape):
+            self.kind, within = _Kind.MAP, [("value", shape.item_type)]
+        above = f"{path}." if path else ""
+        self.inner = tuple((name, _Part(type_, above + name)) for name, type_ in within)
+        self._names = {name for name, _ in within}
+        self._by_lower = {name.lower(): name for name in self._names}
+
+    def renamed(self, value: dict[str, Any]) -> dict[str, Any]:
+        """An object with the schema's names; the same object if it has them already. Raises:
+        JsonProblem for a field that the schema lacks, or that is there twice."""
+        if value.keys() <= self._names:
+            return value
+        above = f"{self.path}." if self.path else ""
+        result: dict[str, Any] = {}
+        for name, inner in value.items():
+            known = self._by_lower.get(name.lower())
+            if known is None:
+                raise _Unknown(
+                    "the source has columns that the table lacks",
+                    path=above + name,
+                    found=above + name,
+                    expected=", ".join(above + field for field, _ in self.inner)[:300],
+                )
+            if known in result:
+                raise _twice([n for n in value if n.lower() == name.lower()], above + known)
+            result[known] = inner
+        return result
 
 
 def _encodable(text: str, path: str) -> str:
