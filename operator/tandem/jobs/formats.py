@@ -11,7 +11,7 @@ they can be large; everything else is JSON.
     rounds/<k>/request.json    RoundRequest k >= 1 of a job with rounds (round 0 is in job.json)
     rounds/<k>/result.json     JobResult of round k: written last, by put-if-absent
     rounds/<k>/failure.json    JobFailure: why there is no result, by put-if-absent
-    rounds/<k>/<name>-<uuid>   what a result refers to (`SidecarRef`): matches, a row map, a source
+    rounds/<k>/<name>-<uuid>   what a result refers to (`SideFileRef`): matches, a row map, a source
     rounds/<k>/work-<uuid>.json, answer-<uuid>   what a driver gives its tasks, and gets from them
     rounds/<k>/counters/<n>    how far task n is: its count is the length of the object
     done.json              written by the engine: a driver that serves rounds may end
