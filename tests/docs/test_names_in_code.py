@@ -44,7 +44,7 @@ def names_in(path: Path) -> frozenset[str]:
                 found.add(node.attr)
             case ast.alias() if path.name == "__init__.py":
                 found.add(node.asname or node.name)
-            case ast.Constant(value=str() as text) if path.name == "__init__.py":
+            case ast.Constant(value=str(text)) if path.name == "__init__.py":
                 found.add(text)
     return frozenset(found)
 
