@@ -44,8 +44,8 @@ def names_in(path: Path) -> frozenset[str]:
                 found.add(node.attr)
             case ast.alias() if path.name == "__init__.py":
                 found.add(node.asname or node.name)
-            case ast.Constant(value=str()) if path.name == "__init__.py":
-                found.add(node.value)
+            case ast.Constant(value=str(text)) if path.name == "__init__.py":
+                found.add(text)
     return frozenset(found)
 
 
