@@ -28,12 +28,14 @@ from tandem.spark.runtime.control import (
     Control,
     Counter,
     job_table_format,
+    output_file,
     prefix_of,
     reported,
     to_file,
 )
 from tandem.spark.runtime.frames import isolated_session, table_schema, write_rows
-from tandem.spark.runtime.row_files import MATCHES, open_input
+from tandem.spark.runtime.row_files import MATCHES, RowsWork, open_input
+from tandem.spark.runtime.written_facts import store_facts
 from tandem.spark.sources import readers, source_pin
 from tandem.spark.sources.options import checked
 from tandem.spark.sources.schema_alignment import align_columns, declared_char_types
@@ -323,24 +325,25 @@ def _ingest(control: Control, spark: SparkSession, job: IngestJob | ReplaceJob) 
     if isinstance(job, ReplaceJob):
         outside = observation() if job.drops_outside else None
         rows = restricted(rows, schema, job.scope, outside)
-    answer = write_rows(
-        control,
-        _few(rows),
-        job.target_file_size,
-        0,
-        new_columns=schema.names,
+    work = RowsWork(
+        table=spec.table,
+        data_prefix=spec.data_prefix,
+        target_file_size=job.target_file_size,
+        new_columns=tuple(schema.names),
         borders=job.borders,
     )
+    written = write_rows(control, _few(rows), work)
+    store_facts(control.store, spec.table.table_id, (f for each in written for f in each.files))
     if source is not None:
         source_pin.unchanged(control, source)
     return JobResult(
         operation_id=spec.operation_id,
         attempt=spec.attempt,
-        outputs=answer.outputs,
-        rows_read=answer.rows,
-        rows_written=sum(o.rows for o in answer.outputs),
+        outputs=tuple(output_file(file) for each in written for file in each.files),
+        rows_read=sum(each.rows for each in written),
+        rows_written=sum(file.rows for each in written for file in each.files),
         rows_outside=int(outside.get["rows"]) if outside is not None else 0,
-        chunks_together=answer.chunks_together,
+        chunks_together=len(frozenset().union(*(each.together for each in written))),
     )
 
 

@@ -15,31 +15,26 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tandem.delta.datafiles.conform import all_nullable
 from tandem.delta.datafiles.reader import BATCH_ROWS, DataFileReader, TableFormat
-from tandem.delta.datafiles.writer import WrittenFile
 from tandem.delta.dv import from_base64
 from tandem.errors import InvalidStatement, TandemError
 from tandem.jobs.formats import InputFile, JobSpec, StatementJob
-from tandem.jobs.results import OutputFile
 from tandem.spark.runtime.control import (
     Control,
     Counter,
     job_table_format,
-    output_file,
     prefix_of,
-    to_stream,
 )
 from tandem.spark.runtime.frames import reported_splits
 from tandem.spark.runtime.row_files import (
     HIDDEN,
-    MATCHES,
     POSITION,
     InputSplit,
     RowFiles,
     RowsWork,
+    TaskRows,
     logged_partition_values,
     open_input,
 )
@@ -125,16 +120,6 @@ BATCH_BYTES: Final = 32 << 20
 """Bytes that the rows of a batch take, as far as the footer tells."""
 
 
-@dataclass(frozen=True)
-class FoundRows:
-    """The answer of a task: the files that it wrote, and an Arrow IPC stream of its matches, whose
-    `output` is an index into these files."""
-
-    files: tuple[WrittenFile, ...]
-    matches: bytes
-    rows: int
-
-
 def compiled(spec: JobSpec) -> tuple[Statement, LocalStatement] | None:
     """The statement of a job over Arrow; None if only Spark can evaluate it."""
     job = spec.job
@@ -178,7 +163,7 @@ def find_rows(
     round_: int,
     task: int,
     splits: Sequence[InputSplit],
-) -> FoundRows:
+) -> TaskRows:
     """Evaluate the statement on splits of the inputs, and write the new rows of an update.
 
     Raises:
@@ -207,34 +192,9 @@ def find_rows(
     search = _Search(store, loose, *found)
     try:
         with closing(_changed(search, inputs, splits, counter)) as batches:
-            written = TaskFiles(store, work, names, task).write_all(batches)
+            return RowFiles(store, work, names, task).write_all(batches).sent()
     except pa.ArrowException as error:  # such as texts of more than 2 GiB in one array
         raise NeedsSpark(str(error)) from error
-    return FoundRows(written.files, to_stream(written.matches), written.rows)
-
-
-def joined(answers: Sequence[FoundRows], round_: int) -> tuple[tuple[OutputFile, ...], pa.Table]:
-    """The outputs of all tasks, and their matches in the form of a result (`JobResult`)."""
-    outputs: list[OutputFile] = []
-    tables = [MATCHES.empty_table()]
-    for answer in answers:
-        table = pa.ipc.open_stream(answer.matches).read_all()
-        shifted = pc.add(table["output"], pa.scalar(len(outputs), pa.int32()))
-        tables.append(table.set_column(2, MATCHES.field(2), shifted))
-        outputs += [output_file(file, round_=round_) for file in answer.files]
-    order = [("input", "ascending"), ("position", "ascending")]
-    return tuple(outputs), pa.concat_tables(tables).sort_by(order)
-
-
-class TaskFiles(RowFiles):
-    """Files named after a task."""
-
-    def __init__(self, store: Store, work: RowsWork, names: tuple[str, ...], task: int) -> None:
-        super().__init__(store, work, names)
-        self._number = task
-
-    def _task(self) -> int:
-        return self._number
 
 
 def rows_of_input(rows: pa.Table, input_: int) -> list[pa.RecordBatch]:

@@ -10,7 +10,6 @@ an error fails the whole round.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -20,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from tandem.errors import CountMismatch
 from tandem.jobs.formats import InputFile, StatementJob
-from tandem.jobs.results import JobResult, OutputFile, SidecarRef
+from tandem.jobs.results import JobResult
 from tandem.spark.jobs.edits import edit_round, maker_of
-from tandem.spark.jobs.local_statement import FoundRows, compiled, find_rows, in_tasks, joined
+from tandem.spark.jobs.local_statement import compiled, find_rows, in_tasks
 from tandem.spark.runtime.control import Control, to_file, translate
 from tandem.spark.runtime.frames import (
     cardinality,
@@ -32,7 +31,14 @@ from tandem.spark.runtime.frames import (
     table_schema,
     write_rows,
 )
-from tandem.spark.runtime.row_files import HIDDEN, MATCHES, InputSplit, logged_partition_values
+from tandem.spark.runtime.row_files import (
+    HIDDEN,
+    InputSplit,
+    RowsWork,
+    TaskRows,
+    joined,
+    logged_partition_values,
+)
 from tandem.spark.runtime.written_facts import store_facts
 from tandem.statements.generate import quote_name
 from tandem.statements.local import NeedsSpark
@@ -139,17 +145,8 @@ def serve(control: Control, evaluate_: Round, ended: threading.Event) -> None:
         idle_since = time.monotonic()
 
 
-@dataclass(frozen=True)
-class _Answer:
-    """The files with new rows, the matches (`MATCHES`) and their number."""
-
-    outputs: tuple[OutputFile, ...]
-    matches: SidecarRef
-    rows: int
-
-
-_Find = Callable[[Sequence[InputFile], int], _Answer | None]
-"""Evaluates a round of a statement; None if it cannot: then Spark does."""
+_Find = Callable[[Sequence[InputFile], int], list[TaskRows] | None]
+"""What the tasks of a round find; None if they cannot: then Spark evaluates it."""
 
 
 def _evaluate(control: Control, inputs: Sequence[InputFile], round_: int, find: _Find) -> bool:
@@ -159,34 +156,31 @@ def _evaluate(control: Control, inputs: Sequence[InputFile], round_: int, find: 
     job = spec.job
     assert isinstance(job, StatementJob)
     live = sum(i.rows - cardinality(i) for i in inputs)
-    answer: _Answer | None
-    if live:
-        answer = find(inputs, round_)
-    else:
-        # By its statistics no file is affected, or all rows are deleted. A result without a
-        # matches file counts as truncated, so an empty one is written.
-        none = control.sidecar(round_, "matches.arrow", to_file(MATCHES.empty_table()))
-        answer = _Answer((), none, 0)
-    if answer is None:
+    # Without live rows, by statistics no file is affected, or all rows are deleted.
+    found = find(inputs, round_) if live else []
+    if found is None:
         return False
-    written = sum(o.rows for o in answer.outputs)
-    if answer.rows > live or (job.set and written != answer.rows):
+    outputs, matches = joined(found, round_)
+    matched = len(matches)
+    written = sum(o.rows for o in outputs)
+    if matched > live or (job.set and written != matched):
         raise CountMismatch(
             "a statement wrote a different number of rows than it matched",
             resource=f"round {round_}",
-            found=f"{answer.rows} matched, {written} written",
+            found=f"{matched} matched, {written} written",
             expected=f"the same, at most {live}",
         )
+    store_facts(control.store, spec.table.table_id, (file for each in found for file in each.files))
     control.publish(
         JobResult(
             operation_id=spec.operation_id,
             attempt=spec.attempt,
             round=round_,
-            outputs=answer.outputs,
-            matches=answer.matches,
+            outputs=outputs,
+            matches=control.sidecar(round_, "matches.arrow", to_file(matches)),
             rows_read=live,
             rows_written=written,
-            rows_matched=answer.rows,
+            rows_matched=matched,
         )
     )
     return True
@@ -199,20 +193,16 @@ class _Arrow:
     control: Control
     context: SparkContext | None
 
-    def __call__(self, inputs: Sequence[InputFile], round_: int) -> _Answer | None:
+    def __call__(self, inputs: Sequence[InputFile], round_: int) -> list[TaskRows] | None:
         store, spec = self.control.store, self.control.spec
 
-        def task(number: int, splits: Sequence[InputSplit]) -> FoundRows:
+        def task(number: int, splits: Sequence[InputSplit]) -> TaskRows:
             return find_rows(store, spec, inputs, round_, number, splits)
 
         try:
-            found = in_tasks(self.control, self.context, inputs, round_, "Evaluating", task)
+            return in_tasks(self.control, self.context, inputs, round_, "Evaluating", task)
         except NeedsSpark:
             return None
-        outputs, matches = joined(found, round_)
-        store_facts(store, spec.table.table_id, (file for each in found for file in each.files))
-        sidecar = self.control.sidecar(round_, "matches.arrow", to_file(matches))
-        return _Answer(outputs, sidecar, len(matches))
 
 
 @dataclass(frozen=True)
@@ -222,7 +212,7 @@ class _Spark:
     control: Control
     session: SparkSession
 
-    def __call__(self, inputs: Sequence[InputFile], round_: int) -> _Answer:
+    def __call__(self, inputs: Sequence[InputFile], round_: int) -> list[TaskRows]:
         control = self.control
         spec, job = control.spec, control.spec.job
         assert isinstance(job, StatementJob)
@@ -231,21 +221,15 @@ class _Spark:
         rows = read_rows(control, self.session, inputs, columns, round_, hidden=True)
         found = _statement(rows, job, table_schema(spec.new_rows_table))
         chosen = [name.lower() for name in job.set]
-        with reported_shares(control, "Evaluating", inputs, round_):
-            answer = write_rows(
-                control,
-                found,
-                job.target_file_size,
-                round_,
-                logged_partition_values(spec.table, inputs, chosen),
-                new_columns=[name for name in schema.names if name.lower() in chosen],
-                table=spec.new_rows_table,
-            )
-        data = control.store.get(answer.matches)
-        matches = SidecarRef(
-            path=answer.matches, size=len(data), sha256=hashlib.sha256(data).hexdigest()
+        work = RowsWork(
+            table=spec.new_rows_table,
+            data_prefix=spec.data_prefix,
+            target_file_size=job.target_file_size,
+            logged_values=logged_partition_values(spec.table, inputs, chosen),
+            new_columns=tuple(name for name in schema.names if name.lower() in chosen),
         )
-        return _Answer(answer.outputs, matches, answer.rows)
+        with reported_shares(control, "Evaluating", inputs, round_):
+            return write_rows(control, found, work)
 
 
 def _statement(rows: DataFrame, job: StatementJob, schema: StructType) -> DataFrame:

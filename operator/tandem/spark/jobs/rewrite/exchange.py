@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass, fields, replace
@@ -11,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import pyarrow as pa
 
+from tandem.spark.runtime.frames import answers, map_in_arrow
+
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 
 # Blocks of rows, as they travel between tasks, and the file in which a task keeps what it gets.
@@ -154,27 +155,11 @@ class SparkExchange:
                 for number in batch.column(0).to_pylist():
                     yield from map(_as_batch, send(number))
 
-        def received(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for answer in receive(_blocks(batches)):
-                yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(answer)])], ["answer"])
+        def received(batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
+            return receive(_blocks(batches))
 
-        blocks = _map_in_arrow(self._session.range(0, senders, 1, senders), sent, _SCHEMA)
-        answers = _map_in_arrow(
-            blocks.repartitionById(parts, _NAMES[0]), received, "answer binary"
-        ).collect()
-        return [pickle.loads(answer[0]) for answer in answers]
-
-
-def _map_in_arrow(frame: DataFrame, function: Callable[..., Any], schema: str) -> DataFrame:
-    """`DataFrame.mapInArrow`, which asks for pandas and uses none (PySpark 4.2)."""
-    from pyspark.sql.classic.dataframe import DataFrame
-    from pyspark.sql.udf import UserDefinedFunction
-    from pyspark.util import PythonEvalType
-
-    udf = UserDefinedFunction(function, schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
-    column: Any = udf(*(frame[name] for name in frame.columns))
-    mapped: Any = frame
-    return DataFrame(mapped._jdf.mapInArrow(column._jc, False, None), frame.sparkSession)
+        blocks = map_in_arrow(self._session.range(0, senders, 1, senders), sent, _SCHEMA)
+        return answers(blocks.repartitionById(parts, _NAMES[0]), received)
 
 
 def _as_batch(block: RowBlock) -> pa.RecordBatch:
