@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from tandem.errors import TandemError
 from tandem.intervals import IntervalSet
 from tandem.jobs.formats import IngestJob, InputFile, JobSpec, ReplaceJob, RowScope
 from tandem.jobs.results import JobProgress, JobResult
@@ -33,8 +32,8 @@ from tandem.spark.runtime.control import (
     reported,
     to_file,
 )
-from tandem.spark.runtime.frames import isolated_session, table_schema, write_rows
-from tandem.spark.runtime.row_files import MATCHES, RowsWork, open_input
+from tandem.spark.runtime.frames import in_order, isolated_session, table_schema, write_rows
+from tandem.spark.runtime.row_files import INPUT, POSITION, RowsWork, open_input, unwritten
 from tandem.spark.runtime.written_facts import store_facts
 from tandem.spark.sources import readers, source_pin
 from tandem.spark.sources.options import checked
@@ -194,12 +193,8 @@ def read(
     """
     spec, store = control.spec, control.store
 
-    def task(index: int) -> Positions | TandemError:
-        try:
-            found = rows_of(store, spec, inputs[index])
-        except TandemError as error:
-            # Returned, not raised: Spark would convert it to a stack trace in a string.
-            return error
+    def task(index: int) -> Positions:
+        found = rows_of(store, spec, inputs[index])
         counter = Counter(store, prefix_of(spec.control_prefix, round_), index)
         counter.add()
         counter.show()
@@ -210,13 +205,7 @@ def read(
 
     order = range(len(inputs))
     with reported(control, "Reading times", size_of(dict.fromkeys(order, 1)), size_of, round_):
-        answers = context.parallelize(order, min(len(order), MOST_TASKS)).map(task).collect()
-    found: list[Positions] = []
-    for answer in answers:
-        if isinstance(answer, TandemError):
-            raise answer
-        found.append(answer)
-    return found
+        return in_order(context, order, task, most=MOST_TASKS)
 
 
 def rows_of(store: Store, spec: JobSpec, input_: InputFile) -> Positions:
@@ -242,19 +231,15 @@ def with_matches(
     found: Sequence[Positions],
 ) -> JobResult:
     """The result of a round, with the rows that were found in each input."""
-    rows = sum(map(len, found))
-    matches = pa.table(
-        [
-            pa.array(np.repeat(np.arange(len(found), dtype=np.int32), [len(f) for f in found])),
-            pa.array(np.concatenate([np.empty(0, np.int64), *found])),
-            pa.nulls(rows, pa.int32()),
-            pa.nulls(rows, pa.int64()),
-        ],
-        schema=MATCHES,
-    )
+    hidden = {
+        INPUT: np.repeat(np.arange(len(found), dtype=np.int32), [len(f) for f in found]),
+        POSITION: np.concatenate([np.empty(0, np.int64), *found]),
+    }
+    matches = unwritten(pa.table(hidden), None)
     sidecar = control.sidecar(result.round, "matches.arrow", to_file(matches))
     read = result.rows_read + sum(input_.rows for input_ in inputs)
-    return result.model_copy(update={"matches": sidecar, "rows_read": read, "rows_matched": rows})
+    changes = {"matches": sidecar, "rows_read": read, "rows_matched": len(matches)}
+    return result.model_copy(update=changes)
 
 
 # The job of an ingest, and of a replace.

@@ -27,7 +27,7 @@ from tandem.spark.runtime.control import (
     job_table_format,
     prefix_of,
 )
-from tandem.spark.runtime.frames import reported_splits
+from tandem.spark.runtime.frames import in_order, reported_splits
 from tandem.spark.runtime.row_files import (
     HIDDEN,
     POSITION,
@@ -83,25 +83,14 @@ def in_tasks(
         raise NeedsSpark("too many rows for one thread")
     tasks = _tasks(inputs, on_spark=context is not None)
 
-    def task(number: int) -> A | NeedsSpark | TandemError:
-        try:
-            return work(number, tasks[number])
-        except (NeedsSpark, TandemError) as error:
-            # Returned, not raised: Spark would convert it to a stack trace in a string.
-            return error
+    def task(number: int) -> A:
+        return work(number, tasks[number])
 
-    found: list[A] = []
     with reported_splits(control, stage, inputs, tasks, round_):
         order = range(len(tasks))
         if context is None:
-            answers = [task(number) for number in order]
-        else:
-            answers = context.parallelize(order, len(order)).map(task).collect()
-        for answer in answers:
-            if isinstance(answer, NeedsSpark | TandemError):
-                raise answer
-            found.append(answer)
-    return found
+            return [task(number) for number in order]
+        return in_order(context, order, task, known=(NeedsSpark, TandemError))
 
 
 def _tasks(inputs: Sequence[InputFile], *, on_spark: bool) -> list[tuple[InputSplit, ...]]:

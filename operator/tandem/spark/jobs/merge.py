@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,12 +25,11 @@ from tandem.errors import CountMismatch, SourceChanged
 from tandem.jobs.formats import SOURCE_IDS, InputFile, MergeJob
 from tandem.jobs.results import JobResult, SidecarRef
 from tandem.spark.jobs import merge_source
-from tandem.spark.jobs import merge_source as local_source
 from tandem.spark.jobs.local_merge import MergeAnswer, MergedRows, answered, execute, repeats
 from tandem.spark.jobs.merge_source import SourceSize
-from tandem.spark.jobs.statement import serve
+from tandem.spark.jobs.statement import ArrowRound, arrow_then_spark, rounds_here, serve
 from tandem.spark.runtime.control import Control
-from tandem.spark.runtime.frames import cardinality, isolated_session, reported_shares
+from tandem.spark.runtime.frames import cardinality, reported_shares
 from tandem.spark.runtime.row_files import joined, logged_partition_values
 from tandem.spark.sources import source_pin
 from tandem.statements.local import NeedsSpark
@@ -70,22 +69,14 @@ def run(
     """
     job = control.spec.job
     assert isinstance(job, MergeJob)
-    with ExitStack() as opened:
-        context = spark.sparkContext
-        is_local = local and _may_be_local(job)
-        own: SparkSession | None = None
-        size: SourceSize | None = None
+    evaluate = _over_arrow(control, spark.sparkContext) if local else None
+    size: SourceSize | None = None
 
-        def round_(inputs: Sequence[InputFile], number: int) -> None:
-            nonlocal is_local, own, size
-            part = _is_part(control, number)
-            if is_local:
-                is_local = _merge_over_arrow(control, context, inputs, number, part=part)
-            if not is_local:
-                if own is None:
-                    own = opened.enter_context(isolated_session(spark))
-                size = _merge(control, own, job, inputs, number, size, part=part)
+    def by_spark(own: SparkSession, inputs: Sequence[InputFile], round_: int) -> None:
+        nonlocal size
+        size = _merge(control, own, job, inputs, round_, size)
 
+    with arrow_then_spark(spark, evaluate, by_spark) as round_:
         round_(job.inputs, 0)
         serve(control, round_, stop or threading.Event())
 
@@ -101,24 +92,8 @@ def run_here(control: Control, ended: threading.Event, turn: AbstractContextMana
     """
     job = control.spec.job
     assert isinstance(job, MergeJob)
-    is_local = _may_be_local(job)
-
-    def round_(inputs: Sequence[InputFile], number: int) -> None:
-        nonlocal is_local
-        with turn:
-            part = _is_part(control, number)
-            is_local = _merge_over_arrow(control, None, inputs, number, part=part)
-        if not is_local:
-            ended.set()
-
-    if is_local:
-        round_(job.inputs, 0)
-        serve(control, round_, ended)
-    return is_local
-
-
-def _may_be_local(job: MergeJob) -> bool:
-    return job.source_format in local_source.FORMATS
+    evaluate = _over_arrow(control, None)
+    return evaluate is not None and rounds_here(control, job.inputs, evaluate, ended, turn)
 
 
 def _is_part(control: Control, round_: int) -> bool:
@@ -126,33 +101,34 @@ def _is_part(control: Control, round_: int) -> bool:
     return request is not None and request.part
 
 
-def _merge_over_arrow(
-    control: Control,
-    context: SparkContext | None,
-    inputs: Sequence[InputFile],
-    round_: int,
-    *,
-    part: bool,
-) -> bool:
-    """Execute a round over Arrow; False if it needs Spark: nothing is published then."""
-    live = sum(i.rows - cardinality(i) for i in inputs)
-    try:
-        with _held(control) as held:
-            source = local_source.load(control, *held)
-            answer = execute(
-                control,
-                context,
-                source,
-                inputs if live else (),
-                round_,
-                inserts=not part,
-                most_recorded=MAX_RECORDED,
-            )
-    except NeedsSpark:
-        return False
-    copy = local_source.copied(control, source, round_)
-    _publish(control, round_, live, answer, copy)
-    return True
+def _over_arrow(control: Control, context: SparkContext | None) -> ArrowRound | None:
+    """Executes rounds over Arrow, in tasks of Spark or, without a context, in this thread; None if
+    only Spark reads the source."""
+    job = control.spec.job
+    assert isinstance(job, MergeJob)
+    if job.source_format not in merge_source.FORMATS:
+        return None
+
+    def round_(inputs: Sequence[InputFile], number: int) -> bool:
+        live = sum(i.rows - cardinality(i) for i in inputs)
+        try:
+            with _held(control) as held:
+                source = merge_source.load(control, *held)
+                answer = execute(
+                    control,
+                    context,
+                    source,
+                    inputs if live else (),
+                    number,
+                    inserts=not _is_part(control, number),
+                    most_recorded=MAX_RECORDED,
+                )
+        except NeedsSpark:
+            return False
+        _publish(control, number, live, answer, merge_source.copied(control, source, number))
+        return True
+
+    return round_
 
 
 def _merge(
@@ -162,14 +138,13 @@ def _merge(
     inputs: Sequence[InputFile],
     round_: int,
     size: SourceSize | None,
-    *,
-    part: bool,
 ) -> SourceSize | None:
     """Execute a round; returns the memory that the source takes, which does not change."""
     from tandem.spark.jobs.spark_merge import several_matches, sides_of  # imports Spark
 
     live = sum(i.rows - cardinality(i) for i in inputs)
     with _held(control) as held:
+        part = _is_part(control, round_)
         sides = sides_of(control, spark, job, inputs if live else (), round_, held, part)
         if round_ == 0 and _is_small(sides):
             size = merge_source.measure(sides.plain, sides.statement)

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tandem.errors import CountMismatch
@@ -72,20 +71,12 @@ def run(
     """
     job = control.spec.job
     assert isinstance(job, StatementJob)
-    with ExitStack() as opened:
-        context = spark.sparkContext
-        is_local = local and compiled(control.spec) is not None
-        own: SparkSession | None = None
+    evaluate = _over_arrow(control, spark.sparkContext) if local else None
 
-        def round_(inputs: Sequence[InputFile], number: int) -> None:
-            nonlocal is_local, own
-            if is_local:
-                is_local = _evaluate(control, inputs, number, _Arrow(control, context))
-            if not is_local:
-                if own is None:
-                    own = opened.enter_context(isolated_session(spark))
-                _evaluate(control, inputs, number, _Spark(control, own))
+    def by_spark(own: SparkSession, inputs: Sequence[InputFile], round_: int) -> None:
+        _publish(control, inputs, round_, lambda: _by_spark(control, own, inputs, round_))
 
+    with arrow_then_spark(spark, evaluate, by_spark) as round_:
         round_(job.inputs, 0)
         serve(control, round_, stop or threading.Event())
 
@@ -100,23 +91,66 @@ def run_here(control: Control, ended: threading.Event, turn: AbstractContextMana
     """
     job = control.spec.job
     assert isinstance(job, StatementJob)
-    is_local = compiled(control.spec) is not None
+    evaluate = _over_arrow(control, None)
+    return evaluate is not None and rounds_here(control, job.inputs, evaluate, ended, turn)
 
-    def round_(inputs: Sequence[InputFile], number: int) -> None:
-        nonlocal is_local
-        with turn:
-            is_local = _evaluate(control, inputs, number, _Arrow(control, None))
-        if not is_local:
-            ended.set()
 
-    if is_local:
-        round_(job.inputs, 0)
-        serve(control, round_, ended)
-    return is_local
+# The rounds of a job that evaluates rows: over Arrow as long as that is proven equal.
 
 
 Round = Callable[[Sequence[InputFile], int], None]
 """Evaluates these files and publishes the result of the round with this number."""
+ArrowRound = Callable[[Sequence[InputFile], int], bool]
+"""A `Round`; False if only Spark can evaluate it: nothing is published then."""
+
+
+@contextmanager
+def arrow_then_spark(
+    spark: SparkSession,
+    over_arrow: ArrowRound | None,
+    by_spark: Callable[[SparkSession, Sequence[InputFile], int], None],
+) -> Iterator[Round]:
+    """Rounds over Arrow until one needs Spark; that one and all later ones are evaluated by it, in
+    a session of their own."""
+    with ExitStack() as opened:
+        own: SparkSession | None = None
+
+        def round_(inputs: Sequence[InputFile], number: int) -> None:
+            nonlocal over_arrow, own
+            if over_arrow is not None and over_arrow(inputs, number):
+                return
+            over_arrow = None
+            if own is None:
+                own = opened.enter_context(isolated_session(spark))
+            by_spark(own, inputs, number)
+
+        yield round_
+
+
+def rounds_here(
+    control: Control,
+    inputs: Sequence[InputFile],
+    over_arrow: ArrowRound,
+    ended: threading.Event,
+    turn: AbstractContextManager[Any],
+) -> bool:
+    """Evaluate round 0, on `inputs`, and serve rounds until one needs Spark: False then.
+
+    Args:
+        turn: entered for each round.
+    """
+    is_local = True
+
+    def round_(inputs: Sequence[InputFile], number: int) -> None:
+        nonlocal is_local
+        with turn:
+            is_local = over_arrow(inputs, number)
+        if not is_local:
+            ended.set()
+
+    round_(inputs, 0)
+    serve(control, round_, ended)
+    return is_local
 
 
 def serve(control: Control, evaluate_: Round, ended: threading.Event) -> None:
@@ -145,21 +179,42 @@ def serve(control: Control, evaluate_: Round, ended: threading.Event) -> None:
         idle_since = time.monotonic()
 
 
-_Find = Callable[[Sequence[InputFile], int], list[TaskRows] | None]
-"""What the tasks of a round find; None if they cannot: then Spark evaluates it."""
+def _over_arrow(control: Control, context: SparkContext | None) -> ArrowRound | None:
+    """Evaluates rounds over Arrow, in tasks of Spark or, without a context, in this thread; None if
+    only Spark can evaluate the statement."""
+    store, spec = control.store, control.spec
+    if compiled(spec) is None:
+        return None
+
+    def round_(inputs: Sequence[InputFile], number: int) -> bool:
+        def task(task: int, splits: Sequence[InputSplit]) -> TaskRows:
+            return find_rows(store, spec, inputs, number, task, splits)
+
+        def find() -> list[TaskRows]:
+            return in_tasks(control, context, inputs, number, "Evaluating", task)
+
+        try:
+            _publish(control, inputs, number, find)
+        except NeedsSpark:
+            return False
+        return True
+
+    return round_
 
 
-def _evaluate(control: Control, inputs: Sequence[InputFile], round_: int, find: _Find) -> bool:
-    """Evaluate the statement on the live rows of `inputs` and publish the round's result; False if
-    `find` cannot: nothing is published then."""
+def _publish(
+    control: Control,
+    inputs: Sequence[InputFile],
+    round_: int,
+    find: Callable[[], Sequence[TaskRows]],
+) -> None:
+    """Evaluate the statement on the live rows of `inputs`, and publish the round's result."""
     spec = control.spec
     job = spec.job
     assert isinstance(job, StatementJob)
     live = sum(i.rows - cardinality(i) for i in inputs)
     # Without live rows, by statistics no file is affected, or all rows are deleted.
-    found = find(inputs, round_) if live else []
-    if found is None:
-        return False
+    found = find() if live else ()
     outputs, matches = joined(found, round_)
     matched = len(matches)
     written = sum(o.rows for o in outputs)
@@ -183,53 +238,27 @@ def _evaluate(control: Control, inputs: Sequence[InputFile], round_: int, find: 
             rows_matched=matched,
         )
     )
-    return True
 
 
-@dataclass(frozen=True)
-class _Arrow:
-    """Evaluates rounds over Arrow, in tasks of Spark or, without a context, in this thread."""
-
-    control: Control
-    context: SparkContext | None
-
-    def __call__(self, inputs: Sequence[InputFile], round_: int) -> list[TaskRows] | None:
-        store, spec = self.control.store, self.control.spec
-
-        def task(number: int, splits: Sequence[InputSplit]) -> TaskRows:
-            return find_rows(store, spec, inputs, round_, number, splits)
-
-        try:
-            return in_tasks(self.control, self.context, inputs, round_, "Evaluating", task)
-        except NeedsSpark:
-            return None
-
-
-@dataclass(frozen=True)
-class _Spark:
-    """Evaluates rounds by Spark."""
-
-    control: Control
-    session: SparkSession
-
-    def __call__(self, inputs: Sequence[InputFile], round_: int) -> list[TaskRows]:
-        control = self.control
-        spec, job = control.spec, control.spec.job
-        assert isinstance(job, StatementJob)
-        schema = table_schema(spec.table)
-        columns = _columns_read(job, schema, spec.table.partition_columns if job.set_only else ())
-        rows = read_rows(control, self.session, inputs, columns, round_, hidden=True)
-        found = _statement(rows, job, table_schema(spec.new_rows_table))
-        chosen = [name.lower() for name in job.set]
-        work = RowsWork(
-            table=spec.new_rows_table,
-            data_prefix=spec.data_prefix,
-            target_file_size=job.target_file_size,
-            logged_values=logged_partition_values(spec.table, inputs, chosen),
-            new_columns=tuple(name for name in schema.names if name.lower() in chosen),
-        )
-        with reported_shares(control, "Evaluating", inputs, round_):
-            return write_rows(control, found, work)
+def _by_spark(
+    control: Control, session: SparkSession, inputs: Sequence[InputFile], round_: int
+) -> list[TaskRows]:
+    """Evaluate a round by Spark."""
+    spec, job = control.spec, control.spec.job
+    assert isinstance(job, StatementJob)
+    schema = table_schema(spec.table)
+    columns = _columns_read(job, schema, spec.table.partition_columns if job.set_only else ())
+    rows = read_rows(control, session, inputs, columns, round_, hidden=True)
+    chosen = [name.lower() for name in job.set]
+    work = RowsWork(
+        table=spec.new_rows_table,
+        data_prefix=spec.data_prefix,
+        target_file_size=job.target_file_size,
+        logged_values=logged_partition_values(spec.table, inputs, chosen),
+        new_columns=tuple(name for name in schema.names if name.lower() in chosen),
+    )
+    with reported_shares(control, "Evaluating", inputs, round_):
+        return write_rows(control, _statement(rows, job, table_schema(spec.new_rows_table)), work)
 
 
 def _statement(rows: DataFrame, job: StatementJob, schema: StructType) -> DataFrame:

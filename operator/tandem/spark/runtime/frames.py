@@ -5,17 +5,19 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pyarrow as pa
 from pyroaring import BitMap64
 
 from tandem.delta.dv import from_base64
+from tandem.errors import TandemError
 from tandem.jobs.formats import InputFile, JobTable
 from tandem.spark.runtime.control import Control, prefix_of, reported
 from tandem.spark.runtime.session import session_conf
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -114,6 +116,36 @@ def answers(rows: DataFrame, work: Callable[[Batches], Iterator[A]]) -> list[A]:
 
     found = map_in_arrow(rows, answered, "answer binary").collect()
     return [pickle.loads(row[0]) for row in found]
+
+
+def in_order(
+    context: SparkContext,
+    numbers: Sequence[int],
+    work: Callable[[int], A],
+    *,
+    most: int = 1 << 31,
+    known: tuple[type[Exception], ...] = (TandemError,),
+) -> list[A]:
+    """What `work` returns for each number, in their order: by a task each, or `most` tasks.
+
+    Raises: the first error that is `known`.
+    """
+
+    def task(number: int) -> A | Exception:
+        try:
+            return work(number)
+        except known as error:
+            # Returned, not raised: Spark would convert it to a stack trace in a string.
+            return error
+
+    if not numbers:
+        return []
+    found: list[A] = []
+    for answer in context.parallelize(numbers, min(len(numbers), most)).map(task).collect():
+        if isinstance(answer, known):
+            raise answer
+        found.append(cast("A", answer))
+    return found
 
 
 def map_in_arrow(
