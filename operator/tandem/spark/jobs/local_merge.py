@@ -7,7 +7,7 @@ whole round (`jobs.merge`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -25,7 +25,7 @@ from tandem.jobs.formats import SOURCE_IDS, InputFile, JobSpec, MergeJob
 from tandem.jobs.results import OutputFile, SidecarRef
 from tandem.pruning.selection import KEY_TYPES
 from tandem.reconcile.matches import KEPT
-from tandem.spark.jobs.local_statement import in_tasks, live_rows, rows_of_input, runs
+from tandem.spark.jobs.local_statement import changed_rows, in_tasks, live_rows, runs
 from tandem.spark.jobs.merge_source import ArrowSource, compiled
 from tandem.spark.runtime.control import (
     Control,
@@ -38,7 +38,6 @@ from tandem.spark.runtime.control import (
 )
 from tandem.spark.runtime.row_files import (
     HIDDEN,
-    INPUT,
     MATCHES,
     POSITION,
     InputSplit,
@@ -121,47 +120,38 @@ def find_matches(
         target_file_size=job.target_file_size,
         logged_values=logged_partition_values(spec.table, inputs),
     )
-    search = _Search(store, loose, *found, source[0])
+    merge = ArrowMerge(*found, source[0], table.partition_columns)
+    search = _Search(store, loose, merge)
     counter = Counter(store, prefix_of(spec.control_prefix, round_), task)
     names = (*table.schema.names, *HIDDEN, SOURCE_ROW)
     try:
-        with closing(_updated(search, inputs, splits, counter)) as batches:
+        with closing(changed_rows(search.changed, inputs, splits, counter)) as batches:
             written = RowFiles(store, work, names, task).write_all(batches)
-        matches = pa.concat_tables([written.matches, *search.unwritten])
+        matches = pa.concat_tables([written.matches, *merge.unwritten])
     except pa.ArrowException as error:  # such as texts of more than 2 GiB in one array
         raise NeedsSpark(str(error)) from error
     return MergedRows(
         replace(written, matches=matches).sent(),
-        sources=np.packbits(search.matched).tobytes(),
-        complete=not search.doubled,
+        sources=np.packbits(merge.matched).tobytes(),
+        complete=not merge.doubled,
     )
 
 
-def _updated(
-    search: _Search, inputs: Sequence[InputFile], splits: Sequence[InputSplit], counter: Counter
-) -> Generator[pa.RecordBatch]:
-    for split in splits:
-        for rows in search.updated(inputs[split.input], split):
-            yield from rows_of_input(rows, split.input)
-        counter.add()
-    counter.show()
-
-
 @dataclass
-class _Search:
-    """Finds the rows of files that match, or that a clause changes because they do not.
+class ArrowMerge:
+    """A merge of some rows of the table after the other, over Arrow.
 
     Attributes:
+        partitioned: the table's partition columns.
         unwritten: the matches of rows that are deleted, or stay.
         matched: which rows of the source match.
         doubled: whether several of them match one row of the table.
     """
 
-    store: Store
-    table: TableFormat
     statement: MergeStatement
     local: LocalMerge
     source: pa.Table
+    partitioned: Sequence[str]
     unwritten: list[pa.Table] = field(default_factory=list)
     doubled: bool = False
 
@@ -170,40 +160,133 @@ class _Search:
         return np.zeros(self.source.num_rows, bool)
 
     @cached_property
-    def updates(self) -> bool:
-        return any(clause.action == "Update" for clause in self.local.clauses)
+    def _sought(self) -> Any:
+        return self.local.sought(self.source)
 
-    def updated(self, input_: InputFile, split: InputSplit) -> Iterator[pa.Table]:
-        """The new contents of rows that an update changes, with their positions; the
-        others that matched or change are added to `unwritten`."""
-        of_source = not self.local.when("NotMatchedBySource")
+    def candidates(self, rows: pa.Table) -> pa.Table:
+        """The rows that may match."""
+        places = self.local.may_match(rows, self._sought)
+        return rows if len(places) == rows.num_rows else rows.take(pa.array(places))
+
+    def pairs(self, rows: pa.Table) -> RowPairs:
+        """The pairs of rows that match, each row of the table once. Raises: NeedsSpark if it has
+        several, and it matters which."""
+        places = self.local.may_match(rows, self._sought)
+        pairs = self.local.match(rows.take(pa.array(places)), self.source)
+        self.matched[pairs.source] = True
+        again = pairs.target[1:] == pairs.target[:-1]
+        if again.any():
+            if self.statement.one_match_only:
+                raise NeedsSpark("several rows of the source match one row of the table")
+            self.doubled = True
+            pairs = pairs.take(np.flatnonzero(np.concatenate(([True], ~again))))
+        return RowPairs(places[pairs.target], pairs.source)
+
+    def updated(self, rows: pa.Table, pairs: RowPairs) -> Iterator[pa.Table]:
+        """The new contents of rows that an update changes, with `HIDDEN` and `SOURCE_ROW`; the
+        others that matched or change are added to `unwritten`. All of those without a pair are
+        unmatched, if there are clauses for them."""
+        clauses = np.full(rows.num_rows, NO_CLAUSE, np.int64)
+        sources = np.full(rows.num_rows, -1, np.int64)
+        sources[pairs.target] = pairs.source
+        clauses[pairs.target] = self.local.clause_numbers(
+            "Matched", self.local.matched_rows(rows, self.source, pairs)
+        )
+        if self.local.when("NotMatchedBySource"):
+            alone = np.flatnonzero(sources < 0)
+            left = self.local.unmatched_rows(rows, alone, "NotMatchedBySource")
+            clauses[alone] = self.local.clause_numbers("NotMatchedBySource", left)
+        written = []
+        for clause in self.local.clauses:
+            places = np.flatnonzero(clauses == clause.number)
+            if len(places) and clause.action == "Update":
+                new = self._written(clause, rows, places, sources)
+                written.append(new.append_column(SOURCE_ROW, pa.array(sources[places])))
+            elif len(places):
+                self._leave(rows, places, sources, None)
+        stays = np.flatnonzero((sources >= 0) & (clauses == NO_CLAUSE))
+        if len(stays):
+            self._leave(rows, stays, sources, KEPT)
+        if written:
+            together = pa.concat_tables(written)
+            # In the order of the table, of which its files may make use.
+            order = [(name, "ascending") for name in HIDDEN]
+            yield together if len(written) == 1 else together.sort_by(order)
+
+    def _leave(self, rows: pa.Table, places: Any, sources: Any, output: int | None) -> None:
+        """Note that rows are deleted, or stay."""
+        left = rows.select(HIDDEN).take(pa.array(places))
+        left = left.append_column(SOURCE_ROW, pa.array(sources[places]))
+        self.unwritten.append(unwritten(left, output, [SOURCE_ROW]))
+
+    def _written(self, clause: LocalClause, rows: pa.Table, places: Any, sources: Any) -> pa.Table:
+        """The new contents of rows. Raises: NeedsSpark; StatementFailed for a new text that is not
+        UTF-8."""
+        given: LocalRows
+        if clause.when == "Matched":
+            pairs = RowPairs(places, sources[places])
+            given = self.local.matched_rows(rows, self.source, pairs)
+        else:
+            given = self.local.unmatched_rows(rows, places, clause.when)
+        written = clause.written(given, rows, places)
+        require_new_texts(written, clause, self.partitioned)
+        return written
+
+
+@dataclass(frozen=True)
+class _Search:
+    """Finds the rows of files that match, or that a clause changes because they do not."""
+
+    store: Store
+    table: TableFormat
+    merge: ArrowMerge
+
+    @property
+    def statement(self) -> MergeStatement:
+        return self.merge.statement
+
+    @cached_property
+    def updates(self) -> bool:
+        return any(clause.action == "Update" for clause in self.statement.clauses)
+
+    def changed(self, input_: InputFile, split: InputSplit) -> Iterator[pa.Table]:
+        """As `ArrowMerge.updated`."""
+        merge, number = self.merge, split.input
+        of_source = not merge.local.when("NotMatchedBySource")
         first = self._searched if of_source else self._columns(*self._searched, *self._decided)
         with open_input(self.store, self.table, input_, first) as reader:
             if not of_source:
-                for rows in live_rows(reader, input_, split.of(len(reader.row_groups))):
-                    yield from self._fates(rows, self._pairs(rows), split.input)
+                for rows in live_rows(reader, input_, number, split.of(len(reader.row_groups))):
+                    yield from merge.updated(rows, merge.pairs(rows))
                 return
-            rows = self._candidates(reader, input_, self._groups(reader, split))
+            groups = self._groups(reader, split)
+            parts = [
+                among
+                for together in groups
+                for rows in live_rows(reader, input_, number, together)
+                if (among := merge.candidates(rows)).num_rows
+            ]
             starts = np.cumsum((0, *reader.row_groups))
-        if rows is None:
+        if not parts:
             return
-        pairs = self._pairs(rows)
+        rows = pa.concat_tables(parts)
+        pairs = merge.pairs(rows)
         if not len(pairs):
             return
         if set(self._decided) <= set(self._searched):
-            yield from self._fates(rows, pairs, split.input)
+            yield from merge.updated(rows, pairs)
             return
         positions = rows[POSITION].to_numpy()[pairs.target]
         needed = np.unique(np.searchsorted(starts, positions, side="right") - 1)
         with open_input(self.store, self.table, input_, self._decided) as reader:
             for together in runs(needed):
-                for batch in live_rows(reader, input_, together):
+                for batch in live_rows(reader, input_, number, together):
                     places = batch[POSITION].to_numpy()
                     begin, end = np.searchsorted(positions, (places[0], places[-1] + 1))
                     if end > begin:
                         chosen = np.searchsorted(places, positions[begin:end])
                         here = RowPairs(chosen, pairs.source[begin:end])
-                        yield from self._fates(batch, here, split.input)
+                        yield from merge.updated(batch, here)
 
     @cached_property
     def _searched(self) -> list[str]:
@@ -239,7 +322,7 @@ class _Search:
     def _keys(self) -> dict[str, Any]:
         """By column of the table, the distinct values of the source that it must have to match."""
         return {
-            column.parts[1]: pc.unique(self.source[of_source.parts[1]]).drop_null()
+            column.parts[1]: pc.unique(self.merge.source[of_source.parts[1]]).drop_null()
             for column, of_source in self.statement.equal_columns()
             if column.type.name in KEY_TYPES
         }
@@ -254,89 +337,6 @@ class _Search:
             if pa.types.is_signed_integer(values.type):
                 found[name] = np.sort(values.cast(pa.int64()).to_numpy())
         return found
-
-    @cached_property
-    def _sought(self) -> Any:
-        return self.local.sought(self.source)
-
-    def _candidates(
-        self, reader: DataFileReader, input_: InputFile, groups: Sequence[range]
-    ) -> pa.Table | None:
-        """The rows that may match, with the columns of the search and their positions."""
-        parts = []
-        for together in groups:
-            for rows in live_rows(reader, input_, together):
-                places = self.local.may_match(rows, self._sought)
-                if len(places):
-                    parts.append(rows if len(places) == rows.num_rows else rows.take(places))
-        return pa.concat_tables(parts) if parts else None
-
-    def _pairs(self, rows: pa.Table) -> RowPairs:
-        """The pairs of rows that match, each row of the table once. Raises: NeedsSpark if it has
-        several, and it matters which."""
-        places = self.local.may_match(rows, self._sought)
-        pairs = self.local.match(rows.take(pa.array(places)), self.source)
-        self.matched[pairs.source] = True
-        again = pairs.target[1:] == pairs.target[:-1]
-        if again.any():
-            if self.statement.one_match_only:
-                raise NeedsSpark("several rows of the source match one row of the table")
-            self.doubled = True
-            pairs = pairs.take(np.flatnonzero(np.concatenate(([True], ~again))))
-        return RowPairs(places[pairs.target], pairs.source)
-
-    def _fates(self, rows: pa.Table, pairs: RowPairs, input_: int) -> Iterator[pa.Table]:
-        """Decide what becomes of rows; all of those without a pair are unmatched, if there are
-        clauses for them."""
-        clauses = np.full(rows.num_rows, NO_CLAUSE, np.int64)
-        sources = np.full(rows.num_rows, -1, np.int64)
-        sources[pairs.target] = pairs.source
-        clauses[pairs.target] = self.local.clause_numbers(
-            "Matched", self.local.matched_rows(rows, self.source, pairs)
-        )
-        if self.local.when("NotMatchedBySource"):
-            alone = np.flatnonzero(sources < 0)
-            left = self.local.unmatched_rows(rows, alone, "NotMatchedBySource")
-            clauses[alone] = self.local.clause_numbers("NotMatchedBySource", left)
-        written = []
-        for clause in self.local.clauses:
-            places = np.flatnonzero(clauses == clause.number)
-            if len(places) and clause.action == "Update":
-                new = self._written(clause, rows, places, sources)
-                written.append(new.append_column(SOURCE_ROW, pa.array(sources[places])))
-            elif len(places):
-                self._leave(rows, places, sources, input_, None)
-        stays = np.flatnonzero((sources >= 0) & (clauses == NO_CLAUSE))
-        if len(stays):
-            self._leave(rows, stays, sources, input_, KEPT)
-        if written:
-            together = pa.concat_tables(written)
-            # In the order of the table, of which its files may make use.
-            yield together if len(written) == 1 else together.sort_by(POSITION)
-
-    def _leave(
-        self, rows: pa.Table, places: Any, sources: Any, input_: int, output: int | None
-    ) -> None:
-        """Note that rows are deleted, or stay."""
-        hidden = {
-            INPUT: pa.repeat(pa.scalar(input_, pa.int32()), len(places)),
-            POSITION: rows[POSITION].take(pa.array(places)),
-            SOURCE_ROW: sources[places],
-        }
-        self.unwritten.append(unwritten(pa.table(hidden), output, [SOURCE_ROW]))
-
-    def _written(self, clause: LocalClause, rows: pa.Table, places: Any, sources: Any) -> pa.Table:
-        """The new contents of rows. Raises: NeedsSpark; StatementFailed for a new text that is not
-        UTF-8."""
-        given: LocalRows
-        if clause.when == "Matched":
-            pairs = RowPairs(places, sources[places])
-            given = self.local.matched_rows(rows, self.source, pairs)
-        else:
-            given = self.local.unmatched_rows(rows, places, clause.when)
-        written = clause.written(given, rows, places)
-        require_new_texts(written, clause, self.table.partition_columns)
-        return written
 
 
 def require_new_texts(rows: pa.Table, clause: LocalClause, partitioned: Sequence[str]) -> None:
@@ -412,7 +412,7 @@ def execute(
             matched |= bits.astype(bool)
         fresh = _inserted(control, source, np.flatnonzero(~matched), len(found))
     if source.statement.records_matches and source.identified:
-        rows = _identified(rows, source)
+        rows = identified(rows, source.rows)
     return answered(control, round_, found, (outputs, rows), fresh, most_recorded)
 
 
@@ -446,11 +446,7 @@ def answered(
     # A row that is deleted is so whichever row it matched.
     changes = changes.filter(pa.array(~repeats(changes)))
     updated = len(changes) - changes["output"].null_count
-    matches = (
-        rows.rename_columns([*MATCHES.names, *_RECORD])
-        if is_recorded
-        else changes.select(MATCHES.names)
-    )
+    matches = recorded(rows) if is_recorded else changes.select(MATCHES.names)
     new = (output_file(file, round_=round_) for file in fresh)
     return MergeAnswer(
         (*outputs, *(each.model_copy(update={"fresh": True}) for each in new)),
@@ -459,6 +455,11 @@ def answered(
         len(changes) - updated,
         sum(file.rows for file in fresh),
     )
+
+
+def recorded(rows: pa.Table) -> pa.Table:
+    """Matches with `SOURCE_IDS` as results have them."""
+    return rows.rename_columns([*MATCHES.names, *_RECORD])
 
 
 def changed(rows: pa.Table) -> pa.Table:
@@ -496,13 +497,13 @@ def _sent(
         sent.destroy()
 
 
-def _identified(rows: pa.Table, source: ArrowSource) -> pa.Table:
+def identified(rows: pa.Table, source: pa.Table) -> pa.Table:
     """Matches with the identity of the source row of each, null for none."""
     which = rows[SOURCE_ROW].to_numpy()
     none = which < 0
     answer = rows.select(MATCHES.names)
     for name in SOURCE_IDS:
-        hashes = source.rows[name].to_numpy()
+        hashes = source[name].to_numpy()
         values = hashes[np.maximum(which, 0)] if len(hashes) else np.zeros(len(which), np.int64)
         answer = answer.append_column(name, pa.array(values, pa.int64(), mask=none))
     return answer
