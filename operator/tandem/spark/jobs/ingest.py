@@ -32,7 +32,7 @@ from tandem.spark.runtime.control import (
     reported,
     to_file,
 )
-from tandem.spark.runtime.frames import in_order, isolated_session, table_schema, write_rows
+from tandem.spark.runtime.frames import each_in_a_task, isolated_session, table_schema, write_rows
 from tandem.spark.runtime.row_files import INPUT, POSITION, RowsWork, open_input, unwritten
 from tandem.spark.runtime.written_facts import store_facts
 from tandem.spark.sources import readers, source_pin
@@ -205,7 +205,7 @@ def read(
 
     order = range(len(inputs))
     with reported(control, "Reading times", size_of(dict.fromkeys(order, 1)), size_of, round_):
-        return in_order(context, order, task, most=MOST_TASKS)
+        return each_in_a_task(context, order, task, most=MOST_TASKS)
 
 
 def rows_of(store: Store, spec: JobSpec, input_: InputFile) -> Positions:

@@ -27,7 +27,7 @@ from tandem.spark.runtime.control import (
     job_table_format,
     prefix_of,
 )
-from tandem.spark.runtime.frames import in_order, reported_splits
+from tandem.spark.runtime.frames import each_in_a_task, reported_splits
 from tandem.spark.runtime.row_files import (
     HIDDEN,
     INPUT,
@@ -91,7 +91,7 @@ def in_tasks(
         order = range(len(tasks))
         if context is None:
             return [task(number) for number in order]
-        return in_order(context, order, task, known=(NeedsSpark, TandemError))
+        return each_in_a_task(context, order, task, known=(NeedsSpark, TandemError))
 
 
 def _tasks(inputs: Sequence[InputFile], *, on_spark: bool) -> list[tuple[InputSplit, ...]]:

@@ -50,7 +50,7 @@ from tandem.spark.runtime.control import (
     reported,
     to_file,
 )
-from tandem.spark.runtime.frames import dead_rows, in_order
+from tandem.spark.runtime.frames import dead_rows, each_in_a_task
 from tandem.spark.runtime.written_facts import FileDescriber, store_facts
 from tandem.storage import Store
 from tandem.storage.paths import object_path
@@ -79,7 +79,7 @@ def run(control: Control, context: SparkContext) -> None:
 
     order = range(len(job.inputs))
     with reported(control, "Merging the log", size_of(dict.fromkeys(order, 1)), size_of):
-        matches = in_order(context, order, task)
+        matches = each_in_a_task(context, order, task)
     publish(control, won, matches)
 
 

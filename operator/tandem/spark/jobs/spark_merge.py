@@ -26,11 +26,9 @@ from tandem.spark.runtime.row_files import (
     HIDDEN,
     INPUT,
     POSITION,
-    Partitions,
     RowFiles,
     RowsWork,
     copied,
-    discard,
     require_texts,
     split_by,
     unwritten,
@@ -368,16 +366,15 @@ def write_decided(control: Control, rows: DataFrame, work: MergeWork) -> list[Me
 def _written(store: Store, work: MergeWork, names: Sequence[str], batches: Batches) -> MergedRows:
     ids = tuple(name for name in SOURCE_IDS if name in names)
     columns = tuple(name for name in names if name not in (*HIDDEN, *ids, CLAUSE))
-    updates = RowFiles(store, work, (*columns, *HIDDEN, *ids), task_number())
-    inserts = RowFiles(store, work, columns, task_number())
-    updated: Partitions = {}
-    inserted: Partitions = {}
     others: list[pa.Table] = []
 
     def leave(rows: pa.RecordBatch, output: int | None) -> None:
         others.append(unwritten(copied(rows.select([*HIDDEN, *ids])), output, ids))
 
-    try:
+    with (
+        RowFiles(store, work, (*columns, *HIDDEN, *ids), task_number()) as updates,
+        RowFiles(store, work, columns, task_number()) as inserts,
+    ):
         for batch in batches:
             clauses = batch.column(CLAUSE).to_numpy().astype(np.int64)
             for number, rows in split_by(batch, clauses):
@@ -388,16 +385,12 @@ def _written(store: Store, work: MergeWork, names: Sequence[str], batches: Batch
                     require_texts(rows.column(name), name)
                 match work.statement.clauses[number].action:
                     case "Update":
-                        updates.take(updated, rows)
+                        updates.take(rows)
                     case "Insert":
-                        inserts.take(inserted, rows)
+                        inserts.take(rows)
                     case "Delete":
                         leave(rows, None)
-        found, fresh = updates.written(updated), inserts.written(inserted)
-    except BaseException:
-        discard(updated)
-        discard(inserted)
-        raise
+        found, fresh = updates.written(), inserts.written()
     matches = pa.concat_tables([found.matches, *others])
     complete = len(matches) <= work.most_recorded
     if ids and not complete:

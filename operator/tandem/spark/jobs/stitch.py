@@ -17,7 +17,7 @@ from tandem.mergelog.runs import BlockRun
 from tandem.mergelog.state.log_table import LogSettings
 from tandem.mergelog.state.versions import DELETES, Block
 from tandem.spark.runtime.control import Control, Counter, job_table_format, prefix_of, reported
-from tandem.spark.runtime.frames import in_order
+from tandem.spark.runtime.frames import each_in_a_task
 from tandem.storage import Store
 from tandem.storage.paths import object_path
 
@@ -47,7 +47,7 @@ def run(control: Control, context: SparkContext) -> None:
 
     order = range(len(job.runs))
     with reported(control, "Stitching", size_of(dict.fromkeys(order, 1)), size_of):
-        found = in_order(context, order, lambda index: stitch_run(store, spec, index))
+        found = each_in_a_task(context, order, lambda index: stitch_run(store, spec, index))
     publish(control, found)
 
 

@@ -1,4 +1,5 @@
-"""Rows of a table as DataFrames, for jobs and sources. Parses no statement."""
+"""Rows of a table as DataFrames, for jobs and sources, and the work of Spark's tasks, whose answers
+are collected. Parses no statement."""
 
 from __future__ import annotations
 
@@ -118,7 +119,7 @@ def answers(rows: DataFrame, work: Callable[[Batches], Iterator[A]]) -> list[A]:
     return [pickle.loads(row[0]) for row in found]
 
 
-def in_order(
+def each_in_a_task(
     context: SparkContext,
     numbers: Sequence[int],
     work: Callable[[int], A],

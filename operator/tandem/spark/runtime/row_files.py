@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 import pyarrow as pa
@@ -226,10 +226,6 @@ class PartitionWriter:
     """The hidden columns of these rows."""
 
 
-Partitions = dict[tuple[str | None, ...], PartitionWriter]
-"""By partition values in the form of the log, and the chunk where the work has borders."""
-
-
 def split_by(batch: pa.RecordBatch, numbers: IntArray) -> Iterator[tuple[int, pa.RecordBatch]]:
     """The rows of each of these numbers, one a row; rows in order."""
     found, counts = np.unique(numbers, return_counts=True)
@@ -247,15 +243,10 @@ def copied(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.take(pa.array(np.arange(batch.num_rows)))
 
 
-def discard(partitions: Partitions) -> None:
-    """Discard incomplete files."""
-    for partition in partitions.values():
-        partition.writer.abort()
-
-
 class RowFiles:
     """Writes the table's columns, if there are any, and collects the hidden ones: `HIDDEN`, and
-    integers that are to be beside them in the matches.
+    integers that are to be beside them in the matches. Use as a context manager, or `write_all`: an
+    error leaves no incomplete file.
 
     Args:
         names: the columns of the batches, in order.
@@ -283,24 +274,30 @@ class RowFiles:
         self._logged: dict[str, dict[tuple[int, str | None], str | None]] = {}
         for each in work.logged_values:
             self._logged.setdefault(each.column, {})[each.input, each.ours] = each.logged
+        # By partition values in the form of the log, and the chunk where the work has borders.
+        self._partitions: dict[tuple[str | None, ...], PartitionWriter] = {}
         self._chunks: set[int] = set()
         self._together: set[int] = set()
 
     def write_all(self, batches: Iterable[pa.RecordBatch]) -> RowsWritten:
-        """Write all batches, and close the files; an error leaves no incomplete file."""
+        """Write all batches, and close the files."""
         if not self._columns:
             return self._positions_only(batches)
-        partitions: Partitions = {}
-        try:
+        with self:
             for batch in batches:
-                self.take(partitions, batch)
-            return self.written(partitions)
-        except BaseException:
-            discard(partitions)
-            raise
+                self.take(batch)
+            return self.written()
 
-    def take(self, partitions: Partitions, batch: pa.RecordBatch) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        for partition in self._partitions.values() if error else ():
+            partition.writer.abort()
+
+    def take(self, batch: pa.RecordBatch) -> None:
         """Write a batch; opens files for new partitions."""
+        partitions = self._partitions
         for key, part in self._split(batch):
             for chunk, rows in self._divided(part):
                 place = (*key, *chunk)
@@ -325,11 +322,12 @@ class RowFiles:
                 self._together.add(chunk)
             yield (str(chunk) if alone else "",), rows
 
-    def written(self, partitions: Partitions) -> RowsWritten:
+    def written(self) -> RowsWritten:
         """Close the files."""
-        for partition in partitions.values():
+        partitions = list(self._partitions.values())
+        for partition in partitions:
             partition.writer.close()
-        return self._message(list(partitions.values()))
+        return self._message(partitions)
 
     def _open(self, key: tuple[str | None, ...]) -> ParquetDataWriter:
         names = [self._table.schema[n].physical_name for n in self._table.partition_columns]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import pickle
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import pyarrow as pa
@@ -125,10 +126,7 @@ class BlockFile:
         self._file.close()
 
 
-_TYPES = {"part": "int", "range_": "int", "data": "binary"}
-_NAMES = [field.name for field in fields(RowBlock)]
-_SCHEMA = ", ".join(f"{name} {_TYPES.get(name, 'bigint')}" for name in _NAMES)
-_ARROW = {"int": pa.int32(), "binary": pa.binary()}
+_SCHEMA: Final = "part int, block binary"
 
 
 class SparkExchange:
@@ -159,16 +157,15 @@ class SparkExchange:
             return receive(_blocks(batches))
 
         blocks = map_in_arrow(self._session.range(0, senders, 1, senders), sent, _SCHEMA)
-        return answers(blocks.repartitionById(parts, _NAMES[0]), received)
+        return answers(blocks.repartitionById(parts, "part"), received)
 
 
 def _as_batch(block: RowBlock) -> pa.RecordBatch:
-    types = [_ARROW.get(_TYPES.get(name, ""), pa.int64()) for name in _NAMES]
-    arrays = [pa.array([v], t) for v, t in zip(astuple(block), types, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, names=_NAMES)
+    arrays = [pa.array([block.part], pa.int32()), pa.array([pickle.dumps(block)], pa.binary())]
+    return pa.RecordBatch.from_arrays(arrays, names=["part", "block"])
 
 
 def _blocks(batches: Iterator[pa.RecordBatch]) -> Iterator[RowBlock]:
     for batch in batches:
-        for row in range(batch.num_rows):
-            yield RowBlock(*(column[row].as_py() for column in batch.columns))
+        for block in batch.column(1):
+            yield pickle.loads(block.as_py())

@@ -18,7 +18,7 @@ from tandem.rowmap.binary_format import to_bytes
 from tandem.rowmap.rowmap import RowMap, merge
 from tandem.spark.jobs.rewrite.bins import MEMORY, BinResult, BinTooLarge, rewrite_bin, row_map_of
 from tandem.spark.runtime.control import Control, output_file, reported
-from tandem.spark.runtime.frames import in_order, isolated_session
+from tandem.spark.runtime.frames import each_in_a_task, isolated_session
 from tandem.spark.runtime.written_facts import store_facts
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def _run_bins(
                 if isinstance(found[-1], BinTooLarge):
                     break
         else:
-            found = in_order(context, order, task)
+            found = each_in_a_task(context, order, task)
     results = sorted((a for a in found if isinstance(a, BinResult)), key=_number)
     return results, sorted(a.index for a in found if isinstance(a, BinTooLarge))
 
