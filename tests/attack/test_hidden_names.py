@@ -11,7 +11,7 @@ from support.jobs.quick_lake import make
 from support.lake.rows import SCHEMA
 from tandem.errors import InvalidSpec, Reason
 from tandem.jobs.formats import MergeJob
-from tandem.spark.jobs.merge_writer import FATE
+from tandem.spark.jobs.spark_merge import CLAUSE
 from tandem.spark.runtime.row_files import INPUT, POSITION
 from tandem.spark.sources import options
 from tandem.spec.status import OperationStatus, Phase
@@ -33,7 +33,7 @@ def test_a_table_with_a_column_of_our_names_is_refused(tmp_path: Path, name: str
 
 @pytest.mark.parametrize(
     "name",
-    [INPUT, POSITION, FATE, "__tandem_here", "__TANDEM_clause", "__tandem_part", "__tandem_z"],
+    [INPUT, POSITION, CLAUSE, "__tandem_here", "__TANDEM_source_1", "__tandem_part", "__tandem_z"],
 )
 def test_names_that_jobs_keep_for_themselves_are_refused_in_the_source_of_a_merge(
     name: str,

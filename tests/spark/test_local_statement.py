@@ -28,9 +28,9 @@ from tandem.errors import StorageError
 from tandem.jobs.formats import InputFile, StatementJob
 from tandem.jobs.results import OutputFile
 from tandem.spark.jobs import statement
-from tandem.spark.jobs.local_statement import compiled, find_rows, joined
+from tandem.spark.jobs.local_statement import compiled, find_rows
 from tandem.spark.runtime.control import Control, answer
-from tandem.spark.runtime.row_files import InputSplit
+from tandem.spark.runtime.row_files import InputSplit, joined
 from tandem.storage.paths import object_path
 
 LEAST, GREATEST = -(2**63), 2**63 - 1

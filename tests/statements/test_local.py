@@ -199,13 +199,13 @@ def test_statements_write_what_spark_writes(
     oracle = oracles[1]
     statement = parse_statement(where, values, SCHEMA)
     local = present(compile_statement(statement))
-    found = local.evaluate(oracle.table)
+    matched = local.matching(oracle.table)
     # As the statement job does (spark/jobs/statement.py).
     rows = oracle.frame.filter(F.expr(statement.where_sql))
-    assert rows.count() == len(found.matched)
+    assert rows.count() == len(matched)
+    affected = oracle.table.take(matched)
     if not values:
-        assert found.written is None
-        assert _same(rows.toArrow(), oracle.table.take(found.matched))
+        assert _same(rows.toArrow(), affected)
         return
     chosen = statement.set_sql
     columns = [
@@ -214,8 +214,7 @@ def test_statements_write_what_spark_writes(
         else F.col("`" + f.name.replace("`", "``") + "`")
         for f in oracle.frame.schema.fields
     ]
-    assert found.written is not None
-    assert _same(rows.select(*columns).toArrow(), found.written)
+    assert _same(rows.select(*columns).toArrow(), local.written(affected))
 
 
 def _same(one: pa.Table, other: pa.Table) -> bool:

@@ -2,8 +2,9 @@
 source, with which it does so.
 
 Returns exactly what a round of the job would return, by `tandem.statements.local`, whose results
-are proven equal to Spark's, and writes files as the job's tasks do. Whatever is not certain, and
-every error of a row, is left to the job, which reports it best. One object serves one operation.
+are proven equal to Spark's, and merges and writes as the job's tasks do. Other than these it takes
+the rows of many files at once, and few in all. Whatever is not certain, and every error of a row,
+is left to the job, which reports it best. One object serves one operation.
 
 The job copies a source of few rows whole (the columns that the merge reads, and the identity of
 each row), and of a larger one the least and the greatest key. The engine has neither credentials
@@ -12,14 +13,13 @@ for the source nor Spark's readers; with the copy it needs neither.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tandem.delta.datafiles.conform import all_nullable
 from tandem.delta.datafiles.reader import TableFormat, arrow_schema
@@ -34,29 +34,36 @@ from tandem.jobs.formats import (
     MergeJob,
     StatementJob,
 )
-from tandem.jobs.results import OutputFile, SideFileRef
+from tandem.jobs.results import SideFileRef
 from tandem.operations.attempt.records import read_side_file
 from tandem.operations.rounds import SmallRoundResult
 from tandem.pruning.selection import KEY_TYPES, Keys, keys_of
-from tandem.reconcile.matches import KEPT, Sources, unmatched_sources
+from tandem.reconcile.matches import Sources, unmatched_sources
+from tandem.spark.jobs.local_merge import (
+    SOURCE_ROW,
+    ArrowMerge,
+    changed,
+    identified,
+    recorded,
+    require_new_texts,
+)
 from tandem.spark.jobs.local_statement import compiled
 from tandem.spark.runtime.control import job_table_format, output_file
 from tandem.spark.runtime.row_files import (
     HIDDEN,
+    IN_ORDER,
     INPUT,
     MATCHES,
     POSITION,
     RowFiles,
+    RowsWork,
+    RowsWritten,
     logged_partition_values,
     open_input,
-    require_texts,
 )
-from tandem.spark.runtime.row_files import RowsWork as WriteWork
 from tandem.spark.runtime.written_facts import store_facts
 from tandem.statements.local import (
-    LocalClause,
     LocalMerge,
-    LocalRows,
     LocalStatement,
     NeedsSpark,
     compile_merge,
@@ -165,10 +172,13 @@ text, so it is read in batches of this size, and abandoned in time."""
 TIME_BYTES = 64 << 20
 """Times of files that a replace reads here: eight million rows, or 256 files."""
 
-_RECORD = [pa.field("source_1", pa.int64()), pa.field("source_2", pa.int64())]
 _NOT_HERE = (NeedsSpark, StatementFailed, pa.ArrowException)
 """After these errors the job evaluates the round; it can also process values that Arrow cannot
 (texts of more than 2 GiB in one array)."""
+
+
+Parts = list[tuple[int, Sequence[InputFile]]]
+"""The inputs of a round, of which each part is in memory at once; with the number of its first."""
 
 
 class ArrowRounds:
@@ -189,7 +199,7 @@ class ArrowRounds:
         if evaluator is None or parts is None:
             return None
         try:
-            return _joined([(first, evaluator.rows(part)) for first, part in parts])
+            return evaluator.rows(parts)
         except _NOT_HERE:
             return None
 
@@ -211,15 +221,15 @@ class ArrowRounds:
         return self._evaluator
 
 
-def _parts(inputs: Sequence[InputFile]) -> list[tuple[int, Sequence[InputFile]]] | None:
-    """The units of evaluation: the number of the first input, and the inputs. None if a round of
-    them is not small, or if they are not the table's own files."""
+def _parts(inputs: Sequence[InputFile]) -> Parts | None:
+    """The parts of a round; None if one of these inputs is not small, or if they are not the
+    table's own files."""
     rows = [i.rows - (len(from_base64(i.dv)) if i.dv else 0) for i in inputs]
     large = any(r > PART_ROWS or i.size > PART_BYTES for r, i in zip(rows, inputs, strict=True))
     outside = any(is_absolute(object_path(i.logged_path)) for i in inputs)
     if large or outside or sum(rows) > MAX_ROWS:
         return None
-    parts: list[tuple[int, Sequence[InputFile]]] = []
+    parts: Parts = []
     first = in_rows = in_bytes = 0
     for number, (live, input_) in enumerate(zip(rows, inputs, strict=True)):
         if in_rows + live > PART_ROWS or in_bytes + input_.size > PART_BYTES:
@@ -227,24 +237,6 @@ def _parts(inputs: Sequence[InputFile]) -> list[tuple[int, Sequence[InputFile]]]
             first, in_rows, in_bytes = number, 0, 0
         in_rows, in_bytes = in_rows + live, in_bytes + input_.size
     return [*parts, (first, inputs[first:])]
-
-
-def _joined(answers: Sequence[tuple[int, SmallRoundResult]]) -> SmallRoundResult:
-    """Merge answers on parts of the inputs into one on all. In each, `input` and `output` number
-    its own files; there are no fresh ones."""
-    if len(answers) == 1:
-        return answers[0][1]
-    outputs: list[OutputFile] = []
-    tables = []
-    for first, answer in answers:
-        found = answer.matches
-        which = pc.add(found["input"], pa.scalar(first, pa.int32()))
-        has_output = pc.greater_equal(found["output"], 0)
-        shifted = pc.add(found["output"], pa.scalar(len(outputs), pa.int32()))
-        moved = pc.if_else(has_output, shifted, found["output"])
-        tables.append(found.set_column(0, "input", which).set_column(2, "output", moved))
-        outputs += answer.outputs
-    return SmallRoundResult(pa.concat_tables(tables), tuple(outputs))
 
 
 def _evaluator(work: Work, spec: JobSpec, copy: SourceCopy | None) -> _Statement | _Merge | None:
@@ -273,12 +265,16 @@ class _Files:
         # Nullability is checked on writing, as in the job.
         return replace(table, schema=all_nullable(table.schema))
 
-    def read(self, inputs: Sequence[InputFile], columns: Sequence[str]) -> pa.Table:
-        """Live rows with their positions. Raises: NeedsSpark if they take too much memory;
-        DataFileMissing, StorageError, CountMismatch."""
+    def read(self, parts: Parts, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """The live rows of each part, with `HIDDEN`. Raises: NeedsSpark if they take too much
+        memory; DataFileMissing, StorageError, CountMismatch."""
+        for first, inputs in parts:
+            yield self._read(first, inputs, columns)
+
+    def _read(self, first: int, inputs: Sequence[InputFile], columns: Sequence[str]) -> pa.Table:
         batches: list[pa.RecordBatch] = []
         size = 0
-        for number, input_ in enumerate(inputs):
+        for number, input_ in enumerate(inputs, first):
             for batch in self._batches(number, input_, columns):
                 batches.append(batch)
                 size += batch.nbytes
@@ -302,34 +298,29 @@ class _Files:
                 yield pa.RecordBatch.from_arrays(arrays, names=[*columns, *HIDDEN])
 
     def write(
-        self, rows: pa.Table, inputs: Sequence[InputFile] = (), *, fresh: bool = False
-    ) -> tuple[list[OutputFile], pa.Table]:
-        """Write rows with all columns of the table to new files; returns these and each row's
-        place in them. `inputs` are the rows' original files. Raises: StatementFailed,
-        StorageError."""
-        if not rows.num_rows:
-            return [], MATCHES.empty_table()
+        self, tables: Iterable[pa.Table], names: Sequence[str], inputs: Sequence[InputFile] = ()
+    ) -> RowsWritten:
+        """Write rows to new files, and return each row's place in them.
+
+        Args:
+            names: the columns of the rows: all of the table, or none, and hidden ones.
+            inputs: the rows' original files.
+        Raises: StatementFailed, StorageError.
+        """
         job = self.spec.job
         assert isinstance(job, StatementJob | MergeJob)
         new = {name.lower() for name in job.set} if isinstance(job, StatementJob) else set()
-        to = WriteWork(
+        to = RowsWork(
             table=self.spec.new_rows_table,
             data_prefix=self.spec.data_prefix,
             target_file_size=job.target_file_size,
-            logged_values=logged_partition_values(
-                self.spec.table,
-                inputs,
-                [name.lower() for name in new],
-            ),
-            new_columns=tuple(n for n in rows.column_names if n.lower() in new),
+            logged_values=logged_partition_values(self.spec.table, inputs, [*new]),
+            new_columns=tuple(n for n in names if n.lower() in new),
         )
-        writer = RowFiles(self.work.table.store, to, tuple(rows.column_names))
-        written = writer.write_all(rows.combine_chunks().to_batches())
+        batches = (b for t in tables if len(t) for b in t.combine_chunks().to_batches())
+        written = RowFiles(self.work.table.store, to, tuple(names)).write_all(batches)
         store_facts(self.work.table.store, self.spec.table.table_id, written.files)
-        outputs = [output_file(f) for f in written.files]
-        if fresh:
-            outputs = [output.model_copy(update={"fresh": True}) for output in outputs]
-        return outputs, written.matches
+        return written
 
 
 @dataclass(frozen=True)
@@ -338,19 +329,18 @@ class _Statement:
     statement: Statement
     local: LocalStatement
 
-    def rows(self, inputs: Sequence[InputFile]) -> SmallRoundResult:
+    def rows(self, parts: Parts) -> SmallRoundResult:
         """Raises: NeedsSpark, StatementFailed; DataFileMissing, StorageError."""
-        table = self.files.read(inputs, self._columns)
-        data = table.drop_columns(list(HIDDEN))
-        found = self.local.evaluate(data)
-        places = table.select(list(HIDDEN)).take(found.matched)
-        if found.written is None:
-            return SmallRoundResult(_sorted(_deleted(places)))
-        rows = found.written
-        for name in HIDDEN:
-            rows = rows.append_column(name, places[name])
-        outputs, matches = self.files.write(rows, inputs)
-        return SmallRoundResult(_sorted(matches), tuple(outputs))
+        updates = bool(self.local.assignments)
+        to = job_table_format(self.files.spec.new_rows_table)
+        names = (*to.schema.names, *HIDDEN) if updates else HIDDEN
+
+        def affected() -> Iterator[pa.Table]:
+            for table in self.files.read(parts, self._columns):
+                found = table.take(self.local.matching(table))
+                yield self.local.written(found) if updates else found
+
+        return _result(self.files.write(affected(), names, _inputs(parts)))
 
     @cached_property
     def _columns(self) -> list[str]:
@@ -371,69 +361,27 @@ class _Merge:
     copy: SourceCopy
     local: LocalMerge
 
-    def rows(self, inputs: Sequence[InputFile]) -> SmallRoundResult:
+    def rows(self, parts: Parts) -> SmallRoundResult:
         """Raises: NeedsSpark, StatementFailed; DataFileMissing, StorageError."""
-        if self.copy.statement.records_matches and not self.copy.identified:
+        of_all = self.copy.statement.records_matches
+        if of_all and not self.copy.identified:
             raise NeedsSpark("source rows have no identity")
-        names = list(self.files.format.schema.names)
-        table = self.files.read(inputs, names)
-        target = table.select(names)
-        found = self.local.match(target, self.copy.rows)
-        if len(np.unique(found.target)) < len(found.target):
-            raise NeedsSpark("several rows of the source match one row of the table")
-        # For each row of the table its source row, -1 for none, and the clause that applies.
-        sources = np.full(table.num_rows, -1, dtype=np.int64)
-        sources[found.target] = found.source
-        clauses = np.full(table.num_rows, -1, dtype=np.int64)
-        pairs = self.local.matched_rows(target, self.copy.rows, found)
-        clauses[found.target] = self.local.clause_numbers("Matched", pairs)
-        unmatched = np.flatnonzero(sources < 0)
-        left = self.local.unmatched_rows(target, unmatched, "NotMatchedBySource")
-        clauses[unmatched] = self.local.clause_numbers("NotMatchedBySource", left)
-        updated, deleted = [], []
-        for clause in self.local.clauses:
-            places = np.flatnonzero(clauses == clause.number)
-            if not len(places):
-                continue
-            if clause.action == "Delete":
-                deleted.append(places)
-                continue
-            if clause.when == "Matched":
-                chosen = found.take(np.flatnonzero(clauses[found.target] == clause.number))
-                rows, places = (
-                    self.local.matched_rows(target, self.copy.rows, chosen),
-                    chosen.target,
-                )
-            else:
-                rows = self.local.unmatched_rows(target, places, clause.when)
-            written = _written(clause, rows, target, places)
-            for name in HIDDEN:
-                written = written.append_column(name, table[name].take(pa.array(places)))
-            updated.append(written)
-        after = pa.concat_tables(updated) if updated else table.slice(0, 0)
-        outputs, matches = self.files.write(after, inputs)
-        parts = [matches]
-        hidden = table.select(list(HIDDEN))
-        parts += [_deleted(hidden.take(pa.array(places))) for places in deleted]
-        if self.copy.statement.records_matches:
-            stays = np.flatnonzero((clauses < 0) & (sources >= 0))
-            parts.append(_deleted(hidden.take(pa.array(stays)), output=KEPT))
-        answer = _sorted(pa.concat_tables(parts))
-        if self.copy.statement.records_matches:
-            answer = self._recorded(answer, hidden, sources)
-        return SmallRoundResult(answer, tuple(outputs))
+        names, partitioned = self.files.format.schema.names, self.files.format.partition_columns
+        merge = ArrowMerge(self.copy.statement, self.local, self.copy.rows, partitioned)
 
-    def _recorded(self, answer: pa.Table, hidden: pa.Table, sources: Any) -> pa.Table:
-        """Add the identity of the source row that each row matched, null for none."""
-        order = np.lexsort((hidden[POSITION].to_numpy(), hidden[INPUT].to_numpy()))
-        places = hidden.take(pa.array(order))
-        answered = _positions_in(places, answer)
-        matched = sources[order][answered]
-        ids = self.copy.identities[np.maximum(matched, 0)] if len(self.copy.rows) else None
-        for number, field in enumerate(_RECORD):
-            values = np.zeros(len(matched), np.int64) if ids is None else ids[:, number]
-            answer = answer.append_column(field, pa.array(values, mask=matched < 0))
-        return answer
+        def updated() -> Iterator[pa.Table]:
+            for table in self.files.read(parts, names):
+                yield from merge.updated(table, merge.pairs(table))
+
+        written = self.files.write(updated(), (*names, *HIDDEN, SOURCE_ROW), _inputs(parts))
+        if merge.doubled:
+            raise NeedsSpark("several rows of the source match one row of the table")
+        matches = pa.concat_tables([written.matches, *merge.unwritten])
+        if of_all:
+            matches = recorded(identified(matches, self.copy.rows))
+        else:
+            matches = changed(matches).select(MATCHES.names)
+        return _result(replace(written, matches=matches))
 
     def inserts(self, matched: Sources) -> SmallRoundResult:
         """Raises: NeedsSpark, StatementFailed; StorageError."""
@@ -443,41 +391,24 @@ class _Merge:
         rows = self.local.unmatched_rows(self.copy.rows, missing, "NotMatched")
         clauses = self.local.clause_numbers("NotMatched", rows)
         empty = arrow_schema(self.files.format).empty_table()
-        written = []
+        tables = []
         for clause in self.local.when("NotMatched"):
             chosen = missing[clauses == clause.number]
             if len(chosen):
                 unmatched = self.local.unmatched_rows(self.copy.rows, chosen, "NotMatched")
-                written.append(_written(clause, unmatched, empty, chosen))
-        outputs = self.files.write(pa.concat_tables(written), fresh=True)[0] if written else []
-        return SmallRoundResult(MATCHES.empty_table(), tuple(outputs))
+                tables.append(clause.written(unmatched, empty, None))
+                require_new_texts(tables[-1], clause, self.files.format.partition_columns)
+        written = self.files.write(tables, empty.column_names)
+        return _result(replace(written, matches=MATCHES.empty_table()), fresh=True)
 
 
-def _written(clause: LocalClause, rows: LocalRows, table: pa.Table, places: Any) -> pa.Table:
-    """Raises: StatementFailed for a new text that is not UTF-8; NeedsSpark."""
-    found = clause.written(rows, table, places)
-    for name in clause.assignments:
-        for chunk in found[name].chunks:
-            require_texts(chunk, name)
-    return found
+def _inputs(parts: Parts) -> list[InputFile]:
+    return [input_ for _, inputs in parts for input_ in inputs]
 
 
-def _deleted(places: pa.Table, *, output: int | None = None) -> pa.Table:
-    """Matches of rows that are deleted (no `output`), or stay unchanged."""
-    which = pa.repeat(pa.scalar(output, pa.int32()), len(places))
-    nowhere = pa.nulls(len(places), pa.int64())
-    return pa.table([places[INPUT], places[POSITION], which, nowhere], schema=MATCHES)
-
-
-def _sorted(matches: pa.Table) -> pa.Table:
-    return matches.sort_by([("input", "ascending"), ("position", "ascending")])
-
-
-def _positions_in(places: pa.Table, matches: pa.Table) -> Any:
-    """The index of each match in `places`, which is sorted by input and position."""
-    width = np.int64(1 + (pc.max(places[POSITION]).as_py() or 0))
-    place_keys = places[INPUT].to_numpy().astype(np.int64) * width + places[POSITION].to_numpy()
-    match_keys = (
-        matches["input"].to_numpy().astype(np.int64) * width + matches["position"].to_numpy()
+def _result(written: RowsWritten, *, fresh: bool = False) -> SmallRoundResult:
+    outputs = (output_file(file) for file in written.files)
+    return SmallRoundResult(
+        written.matches.sort_by(IN_ORDER),
+        tuple(each.model_copy(update={"fresh": True}) if fresh else each for each in outputs),
     )
-    return np.searchsorted(place_keys, match_keys)

@@ -49,7 +49,7 @@ from tandem.spark.jobs.statement import serve
 from tandem.spark.runtime import control
 from tandem.spark.runtime.control import Control, job_table_format, output_file, to_file
 from tandem.spark.runtime.frames import dead_rows
-from tandem.spark.runtime.row_files import InputSplit, RowFiles, RowsWork
+from tandem.spark.runtime.row_files import InputSplit, RowFiles, RowsWork, TaskRows, joined
 from tandem.spark.runtime.written_facts import store_facts
 
 Hook = Callable[[str], None]
@@ -413,12 +413,12 @@ def _in_partitions(
     find them."""
     spec = opened.spec
 
-    def task(number: int, splits: Sequence[InputSplit]) -> local_statement.FoundRows:
+    def task(number: int, splits: Sequence[InputSplit]) -> TaskRows:
         return local_statement.find_rows(opened.store, spec, inputs, round_, number, splits)
 
     found = in_tasks(opened, None, inputs, round_, "Evaluating", task)
     store_facts(opened.store, spec.table.table_id, (file for each in found for file in each.files))
-    return local_statement.joined(found, round_)
+    return joined(found, round_)
 
 
 def _bare(rows: pa.Table) -> pa.Table:

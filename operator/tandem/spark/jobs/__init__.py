@@ -3,14 +3,13 @@
 A job never commits, and never writes to `_delta_log`.
 
     rewrite          package: bins in their order, divided, or sorted
-    statement        update and delete
+    statement        update and delete; rounds over Arrow, or by Spark
     local_statement  a task of it over Arrow, without Spark's rows; the tasks of a round
     edits            files without some rows, and with others replaced
     merge            merge
-    local_merge      a merge over Arrow, without Spark's rows
-    merge_source     its source as an Arrow table, and the copy of a source for the engine
-    merge_frames     a merge by Spark: the source, and the join
-    merge_writer     the sink of a merge
+    local_merge      a merge over Arrow, without Spark's rows; the answer of any merge
+    spark_merge      a merge by Spark: the source, the join, and what its tasks write
+    merge_source     a source as an Arrow table, and the copy of a source for the engine
     ingest           ingest, and replace: the rows in its scope
     upsert           upserts and deletes by key
     block_files      the files of their blocks, without Spark

@@ -25,6 +25,7 @@ from tandem.spark.runtime.row_files import RowFiles, RowsWork
 from tandem.storage import Store
 
 
+@dataclass(frozen=True, kw_only=True)
 class BlockWork(RowsWork):
     """A write of blocks. `table` is `UpsertJob.blocks`; `field`, `keys`, `ordering_column`,
     `deletes` and `partitions` are the job's."""
@@ -40,13 +41,12 @@ class BlockWork(RowsWork):
         return LogSettings(self.keys, self.ordering_column)
 
 
-def block_work(control: Control, job: UpsertJob, answer_path: str = "") -> BlockWork:
+def block_work(control: Control, job: UpsertJob) -> BlockWork:
     """The write of a job's blocks."""
     return BlockWork(
         table=job.blocks,
         data_prefix=control.spec.data_prefix,
         target_file_size=job.max_block_bytes,
-        answer_path=answer_path,
         new_columns=columns_of(job),
         field=job.field,
         keys=job.keys,
@@ -78,8 +78,8 @@ class BlockFiles(RowFiles):
 
     are_blocks = True
 
-    def __init__(self, control: Store, work: BlockWork) -> None:
-        super().__init__(control, work, tuple(job_table_format(work.table).schema.names))
+    def __init__(self, control: Store, work: BlockWork, task: int = 0) -> None:
+        super().__init__(control, work, tuple(job_table_format(work.table).schema.names), task)
         self._blocks = work
 
     def write_blocks(self, batches: Iterable[pa.RecordBatch]) -> BlocksWritten:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from tandem.errors import TandemError
 from tandem.intervals import IntervalSet
 from tandem.jobs.formats import LOAD_TASKS, IngestJob, InputFile, JobSpec, ReplaceJob, RowScope
 from tandem.jobs.results import JobProgress, JobResult
@@ -28,12 +27,14 @@ from tandem.spark.runtime.control import (
     Control,
     Counter,
     job_table_format,
+    output_file,
     prefix_of,
     reported,
     to_file,
 )
-from tandem.spark.runtime.frames import isolated_session, table_schema, write_rows
-from tandem.spark.runtime.row_files import MATCHES, open_input
+from tandem.spark.runtime.frames import each_in_a_task, isolated_session, table_schema, write_rows
+from tandem.spark.runtime.row_files import INPUT, POSITION, RowsWork, open_input, unwritten
+from tandem.spark.runtime.written_facts import store_facts
 from tandem.spark.sources import readers, source_pin
 from tandem.spark.sources.casts import align_columns, declared_char_types
 from tandem.spark.sources.options import checked
@@ -192,12 +193,8 @@ def rows_in_scope(
     """
     spec, store = control.spec, control.store
 
-    def task(index: int) -> Positions | TandemError:
-        try:
-            found = rows_of(store, spec, inputs[index])
-        except TandemError as error:
-            # Returned, not raised: Spark would convert it to a stack trace in a string.
-            return error
+    def task(index: int) -> Positions:
+        found = rows_of(store, spec, inputs[index])
         counter = Counter(store, prefix_of(spec.control_prefix, round_), index)
         counter.add()
         counter.show()
@@ -208,13 +205,7 @@ def rows_in_scope(
 
     order = range(len(inputs))
     with reported(control, "Reading times", size_of(dict.fromkeys(order, 1)), size_of, round_):
-        answers = context.parallelize(order, min(len(order), MOST_TASKS)).map(task).collect()
-    found: list[Positions] = []
-    for answer in answers:
-        if isinstance(answer, TandemError):
-            raise answer
-        found.append(answer)
-    return found
+        return each_in_a_task(context, order, task, most=MOST_TASKS)
 
 
 def rows_of(store: Store, spec: JobSpec, input_: InputFile) -> Positions:
@@ -240,19 +231,15 @@ def with_matches(
     found: Sequence[Positions],
 ) -> JobResult:
     """The result of a round, with the rows that were found in each input."""
-    rows = sum(map(len, found))
-    matches = pa.table(
-        [
-            pa.array(np.repeat(np.arange(len(found), dtype=np.int32), [len(f) for f in found])),
-            pa.array(np.concatenate([np.empty(0, np.int64), *found])),
-            pa.nulls(rows, pa.int32()),
-            pa.nulls(rows, pa.int64()),
-        ],
-        schema=MATCHES,
-    )
-    side_file = control.side_file(result.round, "matches.arrow", to_file(matches))
+    hidden = {
+        INPUT: np.repeat(np.arange(len(found), dtype=np.int32), [len(f) for f in found]),
+        POSITION: np.concatenate([np.empty(0, np.int64), *found]),
+    }
+    matches = unwritten(pa.table(hidden), None)
+    sidecar = control.side_file(result.round, "matches.arrow", to_file(matches))
     read = result.rows_read + sum(input_.rows for input_ in inputs)
-    return result.model_copy(update={"matches": side_file, "rows_read": read, "rows_matched": rows})
+    changes = {"matches": sidecar, "rows_read": read, "rows_matched": len(matches)}
+    return result.model_copy(update=changes)
 
 
 # The job of an ingest, and of a replace.
@@ -319,24 +306,25 @@ def _ingest(control: Control, spark: SparkSession, job: IngestJob | ReplaceJob) 
     if isinstance(job, ReplaceJob):
         outside = observation() if job.drops_outside else None
         rows = restricted(rows, schema, job.scope, outside)
-    answer = write_rows(
-        control,
-        _few(rows),
-        job.target_file_size,
-        0,
-        new_columns=schema.names,
+    work = RowsWork(
+        table=spec.table,
+        data_prefix=spec.data_prefix,
+        target_file_size=job.target_file_size,
+        new_columns=tuple(schema.names),
         borders=job.borders,
     )
+    written = write_rows(control, _few(rows), work)
+    store_facts(control.store, spec.table.table_id, (f for each in written for f in each.files))
     if source is not None:
         source_pin.unchanged(control, source)
     return JobResult(
         operation_id=spec.operation_id,
         attempt=spec.attempt,
-        outputs=answer.outputs,
-        rows_read=answer.rows,
-        rows_written=sum(o.rows for o in answer.outputs),
+        outputs=tuple(output_file(file) for each in written for file in each.files),
+        rows_read=sum(each.rows for each in written),
+        rows_written=sum(file.rows for each in written for file in each.files),
         rows_outside=int(outside.get["rows"]) if outside is not None else 0,
-        chunks_together=answer.chunks_together,
+        chunks_together=len(frozenset().union(*(each.together for each in written))),
     )
 
 

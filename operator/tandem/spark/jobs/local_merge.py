@@ -7,25 +7,25 @@ whole round (`spark.jobs.merge`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tandem.delta.datafiles.conform import all_nullable
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat, arrow_schema
 from tandem.delta.datafiles.writer import WrittenFile
-from tandem.errors import CountMismatch
 from tandem.jobs.formats import SOURCE_IDS, InputFile, JobSpec, MergeJob
 from tandem.jobs.results import OutputFile, SideFileRef
 from tandem.pruning.selection import KEY_TYPES
 from tandem.reconcile.matches import KEPT
-from tandem.spark.jobs.local_statement import TaskFiles, in_tasks, live_rows, rows_of_input, runs
+from tandem.spark.jobs.local_statement import changed_rows, in_tasks, live_rows, runs
 from tandem.spark.jobs.merge_source import ArrowSource, compiled
 from tandem.spark.runtime.control import (
     Control,
@@ -41,10 +41,14 @@ from tandem.spark.runtime.row_files import (
     MATCHES,
     POSITION,
     InputSplit,
+    RowFiles,
     RowsWork,
+    TaskRows,
+    joined,
     logged_partition_values,
     open_input,
     require_texts,
+    unwritten,
 )
 from tandem.spark.runtime.written_facts import store_facts
 from tandem.statements.local import LocalClause, LocalMerge, LocalRows, NeedsSpark, RowPairs
@@ -63,23 +67,26 @@ if TYPE_CHECKING:
 # match nothing is known only after all tasks.
 
 
-_UPDATED: Final = 0
-"""The output of a row that an update writes, until its file is known."""
-ROWS: Final = MATCHES.append(pa.field("source", pa.int64()))
-"""Rows that matched or change: as matches, with the index of the source row, -1 for none. Rows that
-stay are included, with the output `KEPT`."""
+SOURCE_ROW: Final = "__tandem_source"
+"""The index of the source row of a match, -1 for none."""
 
 
 @dataclass(frozen=True)
-class FoundMatches:
-    """The answer of a task: the files of updated rows; an Arrow IPC stream of `ROWS`, whose
-    `output` is an index into these files; which source rows matched, as packed bits; whether a row
-    matched several times."""
+class MergedRows:
+    """The answer of a task of a merge.
 
-    files: tuple[WrittenFile, ...]
-    rows: bytes
-    sources: bytes
-    doubled: bool
+    Attributes:
+        rows: the updated rows, and the matches of all rows that matched or change: those that stay
+            have the output `KEPT`. Beside them is what is known of the source row of each.
+        fresh: the files of inserted rows.
+        sources: which source rows matched, as packed bits; of tasks over Arrow.
+        complete: whether the one source row of each match is known.
+    """
+
+    rows: TaskRows
+    fresh: tuple[WrittenFile, ...] = ()
+    sources: bytes = b""
+    complete: bool = True
 
 
 def find_matches(
@@ -90,7 +97,7 @@ def find_matches(
     round_: int,
     task: int,
     splits: Sequence[InputSplit],
-) -> FoundMatches:
+) -> MergedRows:
     """Match splits of the inputs with the source, and write the new contents of updated rows.
 
     Args:
@@ -113,81 +120,117 @@ def find_matches(
         target_file_size=job.target_file_size,
         logged_values=logged_partition_values(spec.table, inputs),
     )
-    search = _Search(store, loose, *found, source[0])
+    merge = ArrowMerge(*found, source[0], table.partition_columns)
+    search = _Search(store, loose, merge)
     counter = Counter(store, prefix_of(spec.control_prefix, round_), task)
+    names = (*table.schema.names, *HIDDEN, SOURCE_ROW)
     try:
-        with closing(_updated(search, inputs, splits, counter)) as batches:
-            if search.updates:
-                names = (*table.schema.names, *HIDDEN)
-                written = TaskFiles(store, work, names, task).write_all(batches)
-                files, places = written.files, written.matches
-            else:
-                files, places = (), MATCHES.empty_table()
-                for _ in batches:
-                    raise CountMismatch("a merge without an update changed a row")
-        rows = search.found.rows(places)
+        with closing(changed_rows(search.changed, inputs, splits, counter)) as batches:
+            written = RowFiles(store, work, names, task).write_all(batches)
+        matches = pa.concat_tables([written.matches, *merge.unwritten])
     except pa.ArrowException as error:  # such as texts of more than 2 GiB in one array
         raise NeedsSpark(str(error)) from error
-    matched = np.packbits(search.found.sources).tobytes()
-    return FoundMatches(files, to_stream(rows), matched, search.found.doubled)
-
-
-def _updated(
-    search: _Search, inputs: Sequence[InputFile], splits: Sequence[InputSplit], counter: Counter
-) -> Generator[pa.RecordBatch]:
-    for split in splits:
-        for rows in search.updated(inputs[split.input], split):
-            yield from rows_of_input(rows, split.input)
-        counter.add()
-    counter.show()
+    return MergedRows(
+        replace(written, matches=matches).sent(),
+        sources=np.packbits(merge.matched).tobytes(),
+        complete=not merge.doubled,
+    )
 
 
 @dataclass
-class _Found:
-    """What a task has found: for each row its input, position, output (`_UPDATED`, `KEPT`, or -1 if
-    it is deleted) and source row."""
+class ArrowMerge:
+    """A merge of some rows of the table after the other, over Arrow.
 
-    sources: Any
+    Attributes:
+        partitioned: the table's partition columns.
+        unwritten: the matches of rows that are deleted, or stay.
+        matched: which rows of the source match.
+        doubled: whether several of them match one row of the table.
+    """
+
+    statement: MergeStatement
+    local: LocalMerge
+    source: pa.Table
+    partitioned: Sequence[str]
+    unwritten: list[pa.Table] = field(default_factory=list)
     doubled: bool = False
-    parts: list[tuple[Any, ...]] = field(default_factory=list)
 
-    def add(self, input_: int, positions: Any, outputs: Any, sources: Any) -> None:
-        inputs = np.full(len(positions), input_, np.int32)
-        self.parts.append((inputs, positions, outputs, sources))
+    @cached_property
+    def matched(self) -> npt.NDArray[np.bool_]:
+        return np.zeros(self.source.num_rows, bool)
 
-    def rows(self, written: pa.Table) -> pa.Table:
-        """`ROWS`, ascending, with the places that `written` (`MATCHES`) has for updated ones.
+    @cached_property
+    def _sought(self) -> Any:
+        return self.local.sought(self.source)
 
-        Raises: CountMismatch.
-        """
-        none = (np.empty(0, np.int32), *(np.empty(0, np.int64) for _ in range(3)))
-        columns = [np.concatenate(each) for each in zip(none, *self.parts, strict=True)]
-        order = np.lexsort((columns[1], columns[0]))
-        inputs, positions, outputs, sources = (column[order] for column in columns)
-        written = written.sort_by([("input", "ascending"), ("position", "ascending")])
-        updated = np.flatnonzero(outputs == _UPDATED)
-        if not (
-            np.array_equal(inputs[updated], written["input"].to_numpy())
-            and np.array_equal(positions[updated], written["position"].to_numpy())
-        ):
-            raise CountMismatch(
-                "a merge wrote other rows than it updates",
-                found=len(written),
-                expected=f"{len(updated)} rows",
-            )
-        places = np.full(len(outputs), -1, np.int64)
-        outputs[updated] = written["output"].to_numpy()
-        places[updated] = written["output_position"].to_numpy()
-        return pa.table(
-            [
-                pa.array(inputs),
-                pa.array(positions),
-                pa.array(outputs.astype(np.int32), mask=outputs == -1),
-                pa.array(places, mask=places == -1),
-                pa.array(sources),
-            ],
-            schema=ROWS,
+    def candidates(self, rows: pa.Table) -> pa.Table:
+        """The rows that may match."""
+        places = self.local.may_match(rows, self._sought)
+        return rows if len(places) == rows.num_rows else rows.take(pa.array(places))
+
+    def pairs(self, rows: pa.Table) -> RowPairs:
+        """The pairs of rows that match, each row of the table once. Raises: NeedsSpark if it has
+        several, and it matters which."""
+        places = self.local.may_match(rows, self._sought)
+        pairs = self.local.match(rows.take(pa.array(places)), self.source)
+        self.matched[pairs.source] = True
+        again = pairs.target[1:] == pairs.target[:-1]
+        if again.any():
+            if self.statement.one_match_only:
+                raise NeedsSpark("several rows of the source match one row of the table")
+            self.doubled = True
+            pairs = pairs.take(np.flatnonzero(np.concatenate(([True], ~again))))
+        return RowPairs(places[pairs.target], pairs.source)
+
+    def updated(self, rows: pa.Table, pairs: RowPairs) -> Iterator[pa.Table]:
+        """The new contents of rows that an update changes, with `HIDDEN` and `SOURCE_ROW`; the
+        others that matched or change are added to `unwritten`. All of those without a pair are
+        unmatched, if there are clauses for them."""
+        clauses = np.full(rows.num_rows, NO_CLAUSE, np.int64)
+        sources = np.full(rows.num_rows, -1, np.int64)
+        sources[pairs.target] = pairs.source
+        clauses[pairs.target] = self.local.clause_numbers(
+            "Matched", self.local.matched_rows(rows, self.source, pairs)
         )
+        if self.local.when("NotMatchedBySource"):
+            alone = np.flatnonzero(sources < 0)
+            left = self.local.unmatched_rows(rows, alone, "NotMatchedBySource")
+            clauses[alone] = self.local.clause_numbers("NotMatchedBySource", left)
+        written = []
+        for clause in self.local.clauses:
+            places = np.flatnonzero(clauses == clause.number)
+            if len(places) and clause.action == "Update":
+                new = self._written(clause, rows, places, sources)
+                written.append(new.append_column(SOURCE_ROW, pa.array(sources[places])))
+            elif len(places):
+                self._leave(rows, places, sources, None)
+        stays = np.flatnonzero((sources >= 0) & (clauses == NO_CLAUSE))
+        if len(stays):
+            self._leave(rows, stays, sources, KEPT)
+        if written:
+            together = pa.concat_tables(written)
+            # In the order of the table, of which its files may make use.
+            order = [(name, "ascending") for name in HIDDEN]
+            yield together if len(written) == 1 else together.sort_by(order)
+
+    def _leave(self, rows: pa.Table, places: Any, sources: Any, output: int | None) -> None:
+        """Note that rows are deleted, or stay."""
+        left = rows.select(HIDDEN).take(pa.array(places))
+        left = left.append_column(SOURCE_ROW, pa.array(sources[places]))
+        self.unwritten.append(unwritten(left, output, [SOURCE_ROW]))
+
+    def _written(self, clause: LocalClause, rows: pa.Table, places: Any, sources: Any) -> pa.Table:
+        """The new contents of rows. Raises: NeedsSpark; StatementFailed for a new text that is not
+        UTF-8."""
+        given: LocalRows
+        if clause.when == "Matched":
+            pairs = RowPairs(places, sources[places])
+            given = self.local.matched_rows(rows, self.source, pairs)
+        else:
+            given = self.local.unmatched_rows(rows, places, clause.when)
+        written = clause.written(given, rows, places)
+        require_new_texts(written, clause, self.partitioned)
+        return written
 
 
 @dataclass(frozen=True)
@@ -196,49 +239,54 @@ class _Search:
 
     store: Store
     table: TableFormat
-    statement: MergeStatement
-    local: LocalMerge
-    source: pa.Table
+    merge: ArrowMerge
 
-    @cached_property
-    def found(self) -> _Found:
-        return _Found(np.zeros(self.source.num_rows, bool))
+    @property
+    def statement(self) -> MergeStatement:
+        return self.merge.statement
 
     @cached_property
     def updates(self) -> bool:
-        return any(clause.action == "Update" for clause in self.local.clauses)
+        return any(clause.action == "Update" for clause in self.statement.clauses)
 
-    def updated(self, input_: InputFile, split: InputSplit) -> Iterator[pa.Table]:
-        """The new contents of rows that an update changes, with their positions; all rows that
-        matched or change are added to `found`."""
-        of_source = not self.local.when("NotMatchedBySource")
+    def changed(self, input_: InputFile, split: InputSplit) -> Iterator[pa.Table]:
+        """As `ArrowMerge.updated`."""
+        merge, number = self.merge, split.input
+        of_source = not merge.local.when("NotMatchedBySource")
         first = self._searched if of_source else self._columns(*self._searched, *self._decided)
         with open_input(self.store, self.table, input_, first) as reader:
             if not of_source:
-                for rows in live_rows(reader, input_, split.of(len(reader.row_groups))):
-                    yield from self._fates(rows, self._pairs(rows), split.input)
+                for rows in live_rows(reader, input_, number, split.of(len(reader.row_groups))):
+                    yield from merge.updated(rows, merge.pairs(rows))
                 return
-            rows = self._candidates(reader, input_, self._groups(reader, split))
+            groups = self._groups(reader, split)
+            parts = [
+                among
+                for together in groups
+                for rows in live_rows(reader, input_, number, together)
+                if (among := merge.candidates(rows)).num_rows
+            ]
             starts = np.cumsum((0, *reader.row_groups))
-        if rows is None:
+        if not parts:
             return
-        pairs = self._pairs(rows)
+        rows = pa.concat_tables(parts)
+        pairs = merge.pairs(rows)
         if not len(pairs):
             return
         if set(self._decided) <= set(self._searched):
-            yield from self._fates(rows, pairs, split.input)
+            yield from merge.updated(rows, pairs)
             return
         positions = rows[POSITION].to_numpy()[pairs.target]
         needed = np.unique(np.searchsorted(starts, positions, side="right") - 1)
         with open_input(self.store, self.table, input_, self._decided) as reader:
             for together in runs(needed):
-                for batch in live_rows(reader, input_, together):
+                for batch in live_rows(reader, input_, number, together):
                     places = batch[POSITION].to_numpy()
                     begin, end = np.searchsorted(positions, (places[0], places[-1] + 1))
                     if end > begin:
                         chosen = np.searchsorted(places, positions[begin:end])
                         here = RowPairs(chosen, pairs.source[begin:end])
-                        yield from self._fates(batch, here, split.input)
+                        yield from merge.updated(batch, here)
 
     @cached_property
     def _searched(self) -> list[str]:
@@ -274,7 +322,7 @@ class _Search:
     def _keys(self) -> dict[str, Any]:
         """By column of the table, the distinct values of the source that it must have to match."""
         return {
-            column.parts[1]: pc.unique(self.source[of_source.parts[1]]).drop_null()
+            column.parts[1]: pc.unique(self.merge.source[of_source.parts[1]]).drop_null()
             for column, of_source in self.statement.equal_columns()
             if column.type.name in KEY_TYPES
         }
@@ -289,77 +337,6 @@ class _Search:
             if pa.types.is_signed_integer(values.type):
                 found[name] = np.sort(values.cast(pa.int64()).to_numpy())
         return found
-
-    @cached_property
-    def _sought(self) -> Any:
-        return self.local.sought(self.source)
-
-    def _candidates(
-        self, reader: DataFileReader, input_: InputFile, groups: Sequence[range]
-    ) -> pa.Table | None:
-        """The rows that may match, with the columns of the search and their positions."""
-        parts = []
-        for together in groups:
-            for rows in live_rows(reader, input_, together):
-                places = self.local.may_match(rows, self._sought)
-                if len(places):
-                    parts.append(rows if len(places) == rows.num_rows else rows.take(places))
-        return pa.concat_tables(parts) if parts else None
-
-    def _pairs(self, rows: pa.Table) -> RowPairs:
-        """The pairs of rows that match, each row of the table once. Raises: NeedsSpark if it has
-        several, and it matters which."""
-        places = self.local.may_match(rows, self._sought)
-        pairs = self.local.match(rows.take(pa.array(places)), self.source)
-        self.found.sources[pairs.source] = True
-        again = pairs.target[1:] == pairs.target[:-1]
-        if again.any():
-            if self.statement.one_match_only:
-                raise NeedsSpark("several rows of the source match one row of the table")
-            self.found.doubled = True
-            pairs = pairs.take(np.flatnonzero(np.concatenate(([True], ~again))))
-        return RowPairs(places[pairs.target], pairs.source)
-
-    def _fates(self, rows: pa.Table, pairs: RowPairs, input_: int) -> Iterator[pa.Table]:
-        """Decide what becomes of rows; all of those without a pair are unmatched, if there are
-        clauses for them."""
-        clauses = np.full(rows.num_rows, NO_CLAUSE, np.int64)
-        sources = np.full(rows.num_rows, -1, np.int64)
-        sources[pairs.target] = pairs.source
-        clauses[pairs.target] = self.local.clause_numbers(
-            "Matched", self.local.matched_rows(rows, self.source, pairs)
-        )
-        if self.local.when("NotMatchedBySource"):
-            alone = np.flatnonzero(sources < 0)
-            left = self.local.unmatched_rows(rows, alone, "NotMatchedBySource")
-            clauses[alone] = self.local.clause_numbers("NotMatchedBySource", left)
-        outputs = np.full(rows.num_rows, KEPT, np.int64)
-        written = []
-        for clause in self.local.clauses:
-            places = np.flatnonzero(clauses == clause.number)
-            outputs[places] = -1 if clause.action == "Delete" else _UPDATED
-            if len(places) and clause.action == "Update":
-                written.append(self._written(clause, rows, places, sources))
-        concerned = np.flatnonzero((sources >= 0) | (clauses != NO_CLAUSE))
-        positions = rows[POSITION].to_numpy()[concerned]
-        self.found.add(input_, positions, outputs[concerned], sources[concerned])
-        if written:
-            together = pa.concat_tables(written)
-            # In the order of the table, of which its files may make use.
-            yield together if len(written) == 1 else together.sort_by(POSITION)
-
-    def _written(self, clause: LocalClause, rows: pa.Table, places: Any, sources: Any) -> pa.Table:
-        """The new contents of rows. Raises: NeedsSpark; StatementFailed for a new text that is not
-        UTF-8."""
-        given: LocalRows
-        if clause.when == "Matched":
-            pairs = RowPairs(places, sources[places])
-            given = self.local.matched_rows(rows, self.source, pairs)
-        else:
-            given = self.local.unmatched_rows(rows, places, clause.when)
-        written = clause.written(given, rows, places)
-        require_new_texts(written, clause, self.table.partition_columns)
-        return written
 
 
 def require_new_texts(rows: pa.Table, clause: LocalClause, partitioned: Sequence[str]) -> None:
@@ -381,7 +358,7 @@ def _may_have(values: Any, bounds: tuple[int, int] | None) -> bool:
 
 # A round of a merge over Arrow: all tasks, the rows that are inserted, and the round's answer.
 #
-# Answers as the job on Spark does (`merge_writer`); it does not read the source, nor publish.
+# It does not read the source, nor publish.
 
 
 _RECORD = ("source_1", "source_2")
@@ -422,36 +399,81 @@ def execute(
     store, spec = control.store, control.spec
     with _sent(context, source) as given:
 
-        def task(number: int, splits: Sequence[InputSplit]) -> FoundMatches:
+        def task(number: int, splits: Sequence[InputSplit]) -> MergedRows:
             return find_matches(store, spec, given(), inputs, round_, number, splits)
 
         found = in_tasks(control, context, inputs, round_, "Merging", task) if inputs else []
-    outputs, rows = _joined(found, round_)
-    fresh: tuple[OutputFile, ...] = ()
+    outputs, rows = joined([each.rows for each in found], round_, [SOURCE_ROW])
+    fresh: tuple[WrittenFile, ...] = ()
     if inserts and source.statement.when("NotMatched"):
         matched = np.zeros(source.rows.num_rows, bool)
         for each in found:
             bits = np.unpackbits(np.frombuffer(each.sources, np.uint8), count=len(matched))
             matched |= bits.astype(bool)
-        fresh = _inserted(control, source, np.flatnonzero(~matched), round_, len(found))
-    store_facts(store, spec.table.table_id, (file for each in found for file in each.files))
-    records = (
-        source.statement.records_matches
-        and source.identified
+        fresh = _inserted(control, source, np.flatnonzero(~matched), len(found))
+    if source.statement.records_matches and source.identified:
+        rows = identified(rows, source.rows)
+    return answered(control, round_, found, (outputs, rows), fresh, most_recorded)
+
+
+def answered(
+    control: Control,
+    round_: int,
+    found: Sequence[MergedRows],
+    of_all: tuple[tuple[OutputFile, ...], pa.Table],
+    inserted: Sequence[WrittenFile],
+    most_recorded: int,
+) -> MergeAnswer:
+    """The answer of a round, whatever has evaluated it.
+
+    Args:
+        found: the answers of its tasks, and `of_all` what they have `joined`. If the matches have
+            the columns `SOURCE_IDS`, they are recorded unless they are too many.
+        inserted: files of rows that were inserted without a task.
+    """
+    outputs, rows = of_all
+    fresh = [*(file for each in found for file in each.fresh), *inserted]
+    written = (*(file for each in found for file in each.rows.files), *fresh)
+    store_facts(control.store, control.spec.table.table_id, written)
+    again = repeats(rows)
+    is_recorded = (
+        SOURCE_IDS[0] in rows.column_names
         and len(rows) <= most_recorded
-        and not any(each.doubled for each in found)
+        and all(each.complete for each in found)
+        and not again.any()
     )
-    stays = pc.fill_null(pc.equal(rows["output"], pa.scalar(KEPT, pa.int32())), False)
-    changed = rows.filter(pc.invert(stays))
-    answer = _recorded(rows, source) if records else changed.drop_columns("source")
-    updated = len(changed) - changed["output"].null_count
+    changes = changed(rows)
+    # A row that is deleted is so whichever row it matched.
+    changes = changes.filter(pa.array(~repeats(changes)))
+    updated = len(changes) - changes["output"].null_count
+    matches = recorded(rows) if is_recorded else changes.select(MATCHES.names)
+    new = (output_file(file, round_=round_) for file in fresh)
     return MergeAnswer(
-        (*outputs, *fresh),
-        control.side_file(round_, "matches.arrow", to_file(answer)),
+        (*outputs, *(each.model_copy(update={"fresh": True}) for each in new)),
+        control.side_file(round_, "matches.arrow", to_file(matches)),
         updated,
-        len(changed) - updated,
+        len(changes) - updated,
         sum(file.rows for file in fresh),
     )
+
+
+def recorded(rows: pa.Table) -> pa.Table:
+    """Matches with `SOURCE_IDS` as results have them."""
+    return rows.rename_columns([*MATCHES.names, *_RECORD])
+
+
+def changed(rows: pa.Table) -> pa.Table:
+    """Matches without those of rows that stay."""
+    stays = pc.fill_null(pc.equal(rows["output"], pa.scalar(KEPT, pa.int32())), False)
+    return rows.filter(pc.invert(stays))
+
+
+def repeats(rows: pa.Table) -> npt.NDArray[np.bool_]:
+    """Which of some matches, in order, are of the same row as the one before."""
+    found = np.zeros(len(rows), dtype=bool)
+    inputs, positions = (rows[name].to_numpy() for name in ("input", "position"))
+    found[1:] = (inputs[1:] == inputs[:-1]) & (positions[1:] == positions[:-1])
+    return found
 
 
 @contextmanager
@@ -475,36 +497,21 @@ def _sent(
         sent.destroy()
 
 
-def _joined(found: Sequence[FoundMatches], round_: int) -> tuple[tuple[OutputFile, ...], pa.Table]:
-    """The outputs of all tasks, and their rows (`ROWS`), ascending."""
-    outputs: list[OutputFile] = []
-    tables = [ROWS.empty_table()]
-    for each in found:
-        rows = pa.ipc.open_stream(each.rows).read_all()
-        has_file = pc.greater_equal(rows["output"], pa.scalar(0, pa.int32()))
-        shifted = pc.add(rows["output"], pa.scalar(len(outputs), pa.int32()))
-        moved = pc.if_else(has_file, shifted, rows["output"])
-        tables.append(rows.set_column(2, ROWS.field(2), moved))
-        outputs += [output_file(file, round_=round_) for file in each.files]
-    order = [("input", "ascending"), ("position", "ascending")]
-    return tuple(outputs), pa.concat_tables(tables).sort_by(order)
-
-
-def _recorded(rows: pa.Table, source: ArrowSource) -> pa.Table:
+def identified(rows: pa.Table, source: pa.Table) -> pa.Table:
     """Matches with the identity of the source row of each, null for none."""
-    which = rows["source"].to_numpy()
+    which = rows[SOURCE_ROW].to_numpy()
     none = which < 0
-    answer = rows.drop_columns("source")
-    for name, hidden in zip(_RECORD, SOURCE_IDS, strict=True):
-        hashes = source.rows[hidden].to_numpy()
+    answer = rows.select(MATCHES.names)
+    for name in SOURCE_IDS:
+        hashes = source[name].to_numpy()
         values = hashes[np.maximum(which, 0)] if len(hashes) else np.zeros(len(which), np.int64)
         answer = answer.append_column(name, pa.array(values, pa.int64(), mask=none))
     return answer
 
 
 def _inserted(
-    control: Control, source: ArrowSource, missing: Any, round_: int, task: int
-) -> tuple[OutputFile, ...]:
+    control: Control, source: ArrowSource, missing: Any, task: int
+) -> tuple[WrittenFile, ...]:
     """Write the rows that are inserted for source rows without a match.
 
     Raises: NeedsSpark, StatementFailed, StorageError.
@@ -530,10 +537,7 @@ def _inserted(
         table=spec.table, data_prefix=spec.data_prefix, target_file_size=job.target_file_size
     )
     try:
-        files = TaskFiles(control.store, work, tuple(table.schema.names), task).write_all(batches)
+        files = RowFiles(control.store, work, tuple(table.schema.names), task).write_all(batches)
     except pa.ArrowException as error:  # such as texts of more than 2 GiB in one array
         raise NeedsSpark(str(error)) from error
-    store_facts(control.store, spec.table.table_id, files.files)
-    return tuple(
-        output_file(file, round_=round_).model_copy(update={"fresh": True}) for file in files.files
-    )
+    return files.files

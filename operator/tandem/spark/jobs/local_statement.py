@@ -8,38 +8,34 @@ for rows on which Spark raises, or may do so: Spark then evaluates all rows.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tandem.delta.datafiles.conform import all_nullable
 from tandem.delta.datafiles.reader import BATCH_ROWS, DataFileReader, TableFormat
-from tandem.delta.datafiles.writer import WrittenFile
 from tandem.delta.dv import from_base64
 from tandem.errors import InvalidStatement, TandemError
 from tandem.jobs.formats import InputFile, JobSpec, StatementJob
-from tandem.jobs.results import OutputFile
 from tandem.spark.runtime.control import (
     Control,
     Counter,
     job_table_format,
-    output_file,
     prefix_of,
-    to_stream,
 )
-from tandem.spark.runtime.frames import reported_splits
+from tandem.spark.runtime.frames import each_in_a_task, reported_splits
 from tandem.spark.runtime.row_files import (
     HIDDEN,
-    MATCHES,
+    INPUT,
     POSITION,
     InputSplit,
     RowFiles,
     RowsWork,
+    TaskRows,
     logged_partition_values,
     open_input,
 )
@@ -88,25 +84,14 @@ def in_tasks(
         raise NeedsSpark("too many rows for one thread")
     tasks = _tasks(inputs, on_spark=context is not None)
 
-    def task(number: int) -> A | NeedsSpark | TandemError:
-        try:
-            return work(number, tasks[number])
-        except (NeedsSpark, TandemError) as error:
-            # Returned, not raised: Spark would convert it to a stack trace in a string.
-            return error
+    def task(number: int) -> A:
+        return work(number, tasks[number])
 
-    found: list[A] = []
     with reported_splits(control, stage, inputs, tasks, round_):
         order = range(len(tasks))
         if context is None:
-            answers = [task(number) for number in order]
-        else:
-            answers = context.parallelize(order, len(order)).map(task).collect()
-        for answer in answers:
-            if isinstance(answer, NeedsSpark | TandemError):
-                raise answer
-            found.append(answer)
-    return found
+            return [task(number) for number in order]
+        return each_in_a_task(context, order, task, known=(NeedsSpark, TandemError))
 
 
 def _tasks(inputs: Sequence[InputFile], *, on_spark: bool) -> list[tuple[InputSplit, ...]]:
@@ -123,16 +108,6 @@ def _tasks(inputs: Sequence[InputFile], *, on_spark: bool) -> list[tuple[InputSp
 
 BATCH_BYTES: Final = 32 << 20
 """Bytes that the rows of a batch take, as far as the footer tells."""
-
-
-@dataclass(frozen=True)
-class FoundRows:
-    """The answer of a task: the files that it wrote, and an Arrow IPC stream of its matches, whose
-    `output` is an index into these files."""
-
-    files: tuple[WrittenFile, ...]
-    matches: bytes
-    rows: int
 
 
 def compiled(spec: JobSpec) -> tuple[Statement, LocalStatement] | None:
@@ -157,7 +132,7 @@ def compiled(spec: JobSpec) -> tuple[Statement, LocalStatement] | None:
         return None
     local = compile_statement(statement)
     if local is not None and job.set_only:
-        local = replace(local, kept=frozenset((*spec.table.partition_columns, POSITION)))
+        local = replace(local, kept=frozenset((*spec.table.partition_columns, *HIDDEN)))
     return None if local is None else (statement, local)
 
 
@@ -178,7 +153,7 @@ def find_rows(
     round_: int,
     task: int,
     splits: Sequence[InputSplit],
-) -> FoundRows:
+) -> TaskRows:
     """Evaluate the statement on splits of the inputs, and write the new rows of an update.
 
     Raises:
@@ -206,53 +181,23 @@ def find_rows(
     counter = Counter(store, prefix_of(spec.control_prefix, round_), task)
     search = _Search(store, loose, *found)
     try:
-        with closing(_changed(search, inputs, splits, counter)) as batches:
-            written = TaskFiles(store, work, names, task).write_all(batches)
+        with closing(changed_rows(search.changed, inputs, splits, counter)) as batches:
+            return RowFiles(store, work, names, task).write_all(batches).sent()
     except pa.ArrowException as error:  # such as texts of more than 2 GiB in one array
         raise NeedsSpark(str(error)) from error
-    return FoundRows(written.files, to_stream(written.matches), written.rows)
 
 
-def joined(answers: Sequence[FoundRows], round_: int) -> tuple[tuple[OutputFile, ...], pa.Table]:
-    """The outputs of all tasks, and their matches in the form of a result (`JobResult`)."""
-    outputs: list[OutputFile] = []
-    tables = [MATCHES.empty_table()]
-    for answer in answers:
-        table = pa.ipc.open_stream(answer.matches).read_all()
-        shifted = pc.add(table["output"], pa.scalar(len(outputs), pa.int32()))
-        tables.append(table.set_column(2, MATCHES.field(2), shifted))
-        outputs += [output_file(file, round_=round_) for file in answer.files]
-    order = [("input", "ascending"), ("position", "ascending")]
-    return tuple(outputs), pa.concat_tables(tables).sort_by(order)
+Changed = Callable[[InputFile, InputSplit], Iterator[pa.Table]]
+"""The new rows of a split of an input, with `HIDDEN`."""
 
 
-class TaskFiles(RowFiles):
-    """Files named after a task."""
-
-    def __init__(self, store: Store, work: RowsWork, names: tuple[str, ...], task: int) -> None:
-        super().__init__(store, work, names)
-        self._number = task
-
-    def _task(self) -> int:
-        return self._number
-
-
-def rows_of_input(rows: pa.Table, input_: int) -> list[pa.RecordBatch]:
-    """Rows with their positions, and with the index of their input before these (`HIDDEN`)."""
-    which = pa.repeat(pa.scalar(input_, pa.int32()), rows.num_rows)
-    place = rows.column_names.index(POSITION)
-    batches: list[pa.RecordBatch] = (
-        rows.add_column(place, HIDDEN[0], which).combine_chunks().to_batches()
-    )
-    return batches
-
-
-def _changed(
-    search: _Search, inputs: Sequence[InputFile], splits: Sequence[InputSplit], counter: Counter
+def changed_rows(
+    changed: Changed, inputs: Sequence[InputFile], splits: Sequence[InputSplit], counter: Counter
 ) -> Generator[pa.RecordBatch]:
+    """Those of all splits of a task."""
     for split in splits:
-        for rows in search.changed(inputs[split.input], split):
-            yield from rows_of_input(rows, split.input)
+        for rows in changed(inputs[split.input], split):
+            yield from rows.combine_chunks().to_batches()
         counter.add()
     counter.show()
 
@@ -267,7 +212,7 @@ class _Search:
     local: LocalStatement
 
     def changed(self, input_: InputFile, split: InputSplit) -> Iterator[pa.Table]:
-        """For an update the new rows, with their positions; for a delete the positions only."""
+        """For an update the new rows, with `HIDDEN`; for a delete these alone."""
         where = self.statement.where
         named = frozenset() if where is None else referenced(where)
         searched = self._columns(named)
@@ -278,19 +223,20 @@ class _Search:
         with open_input(self.store, self.table, input_, first) as reader:
             groups = split.of(len(reader.row_groups))
             if in_one_pass:
-                for rows in live_rows(reader, input_, groups):
+                for rows in live_rows(reader, input_, split.input, groups):
                     found = self.local.matching(rows)
                     if len(found):
                         yield self._new_rows(rows, found)
                 return
-            matched = self._positions(reader, input_, groups)
+            matched = self._positions(live_rows(reader, input_, split.input, groups))
             starts = np.cumsum((0, *reader.row_groups))
         if not len(matched):
             return
         needed = np.unique(np.searchsorted(starts, matched, side="right") - 1)
         with open_input(self.store, self.table, input_, names) as reader:
             for together in runs(needed):
-                yield from self._whole_rows(reader, input_, together, matched)
+                batches = live_rows(reader, input_, split.input, together)
+                yield from self._whole_rows(batches, matched)
 
     def _of_new_rows(self) -> list[str]:
         """The columns of which new rows are made."""
@@ -303,16 +249,14 @@ class _Search:
     def _columns(self, among: frozenset[str]) -> list[str]:
         return [name for name in self.table.schema.names if name in among]
 
-    def _positions(self, reader: DataFileReader, input_: InputFile, groups: range) -> Any:
+    def _positions(self, batches: Iterable[pa.Table]) -> Any:
         parts = [np.empty(0, np.int64)]
-        for rows in live_rows(reader, input_, groups):
+        for rows in batches:
             parts.append(rows[POSITION].take(self.local.matching(rows)).to_numpy())
         return np.concatenate(parts)
 
-    def _whole_rows(
-        self, reader: DataFileReader, input_: InputFile, groups: range, positions: Any
-    ) -> Iterator[pa.Table]:
-        for rows in live_rows(reader, input_, groups):
+    def _whole_rows(self, batches: Iterable[pa.Table], positions: Any) -> Iterator[pa.Table]:
+        for rows in batches:
             places = rows[POSITION].to_numpy()
             first, last = np.searchsorted(positions, (places[0], places[-1] + 1))
             if last > first:
@@ -321,7 +265,7 @@ class _Search:
 
     def _new_rows(self, rows: pa.Table, found: Any) -> pa.Table:
         if not self.local.assignments:
-            return rows.select([POSITION]).take(found)
+            return rows.select(HIDDEN).take(found)
         return self.local.written(rows.take(found))
 
 
@@ -333,8 +277,10 @@ def runs(numbers: Any) -> list[range]:
     return [range(int(part[0]), int(part[-1]) + 1) for part in parts]
 
 
-def live_rows(reader: DataFileReader, input_: InputFile, groups: range) -> Iterator[pa.Table]:
-    """The live rows of row groups, with their positions."""
+def live_rows(
+    reader: DataFileReader, input_: InputFile, number: int, groups: range
+) -> Iterator[pa.Table]:
+    """The live rows of row groups of input `number`, with `HIDDEN`."""
     batches = reader.batches(
         dead=from_base64(input_.dv) if input_.dv else None,
         positions=POSITION,
@@ -342,4 +288,5 @@ def live_rows(reader: DataFileReader, input_: InputFile, groups: range) -> Itera
         batch_rows=max(1, min(BATCH_ROWS, BATCH_BYTES // reader.row_bytes)),
     )
     for batch in batches:
-        yield pa.Table.from_batches([batch])
+        which = pa.repeat(pa.scalar(number, pa.int32()), batch.num_rows)
+        yield pa.Table.from_batches([batch]).append_column(INPUT, which)

@@ -25,7 +25,7 @@ from tandem.delta.datafiles.writer import (
 )
 from tandem.delta.partitions import unstorable
 from tandem.distinct import IntArray
-from tandem.errors import StatementFailed, TandemError
+from tandem.errors import StatementFailed
 from tandem.jobs.formats import JobSpec, LogMergeJob
 from tandem.jobs.results import JobResult, OutputFile
 from tandem.mergelog.rows.blocks import by_group, rows_at
@@ -50,7 +50,7 @@ from tandem.spark.runtime.control import (
     reported,
     to_file,
 )
-from tandem.spark.runtime.frames import dead_rows
+from tandem.spark.runtime.frames import dead_rows, each_in_a_task
 from tandem.spark.runtime.written_facts import FileDescriber, store_facts
 from tandem.storage import Store
 from tandem.storage.paths import object_path
@@ -71,24 +71,15 @@ def run(control: Control, context: SparkContext) -> None:
     won = log_winners(store, spec)
     overlay = context.broadcast(won.overlay)
 
-    def task(index: int) -> tuple[int, MatchedRows] | TandemError:
-        try:
-            return index, match_file(store, spec, index, overlay.value)
-        except TandemError as error:
-            # Returned, not raised: Spark would convert it to a stack trace in a string.
-            return error
+    def task(index: int) -> tuple[int, MatchedRows]:
+        return index, match_file(store, spec, index, overlay.value)
 
     def size_of(files: Mapping[int, int]) -> tuple[int, int]:
         return len(files), sum(job.inputs[at].size for at in files)
 
     order = range(len(job.inputs))
     with reported(control, "Merging the log", size_of(dict.fromkeys(order, 1)), size_of):
-        found = context.parallelize(order, max(len(order), 1)).map(task).collect() if order else []
-    matches: list[tuple[int, MatchedRows]] = []
-    for answer in found:
-        if isinstance(answer, TandemError):
-            raise answer
-        matches.append(answer)
+        matches = each_in_a_task(context, order, task)
     publish(control, won, matches)
 
 

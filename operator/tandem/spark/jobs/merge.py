@@ -5,7 +5,7 @@ the whole merge again at a later version, or only rows of the table that are new
 inserts records which source row matched which row (`row_hash.py`), so that the engine can decide
 whether a part suffices. The source is pinned on first read (`source_pin.py`). The user's text is
 parsed here, where the source's columns are known, and Spark receives canonical text only
-(`merge_frames`).
+(`spark_merge`).
 
 Where the meaning is proven equal, and the source is small, tasks merge over Arrow (`local_merge`),
 without Spark if the job is small; Spark does if an expression or a row needs it.
@@ -13,29 +13,24 @@ without Spark if the job is small; Spark does if an expression or a row needs it
 
 from __future__ import annotations
 
-import hashlib
 import threading
-import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from tandem.errors import CountMismatch, SourceChanged
-from tandem.jobs.formats import InputFile, MergeJob
+from tandem.jobs.formats import SOURCE_IDS, InputFile, MergeJob
 from tandem.jobs.results import JobResult, SideFileRef
 from tandem.spark.jobs import merge_source
-from tandem.spark.jobs import merge_source as local_source
-from tandem.spark.jobs.local_merge import MergeAnswer, execute
+from tandem.spark.jobs.local_merge import MergeAnswer, MergedRows, answered, execute, repeats
 from tandem.spark.jobs.merge_source import SourceSize
-from tandem.spark.jobs.statement import serve
+from tandem.spark.jobs.statement import ArrowRound, arrow_then_spark, rounds_here, serve
 from tandem.spark.runtime.control import Control
-from tandem.spark.runtime.frames import (
-    cardinality,
-    isolated_session,
-    reported_shares,
-    save_rows,
-)
+from tandem.spark.runtime.frames import cardinality, reported_shares
+from tandem.spark.runtime.row_files import joined, logged_partition_values
 from tandem.spark.sources import source_pin
 from tandem.statements.local import NeedsSpark
 
@@ -43,8 +38,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    from tandem.spark.jobs.merge_frames import Held, Sides
-    from tandem.spark.jobs.merge_writer import MergeWriteResult
+    from tandem.spark.jobs.spark_merge import Held, Sides
 
 MEASURED_BYTES = 16 << 20
 """A source whose files are larger is not read an additional time to measure it."""
@@ -75,22 +69,14 @@ def run(
     """
     job = control.spec.job
     assert isinstance(job, MergeJob)
-    with ExitStack() as opened:
-        context = spark.sparkContext
-        is_local = local and _may_be_local(job)
-        own: SparkSession | None = None
-        size: SourceSize | None = None
+    evaluate = _over_arrow(control, spark.sparkContext) if local else None
+    size: SourceSize | None = None
 
-        def round_(inputs: Sequence[InputFile], number: int) -> None:
-            nonlocal is_local, own, size
-            part = _is_part(control, number)
-            if is_local:
-                is_local = _merge_over_arrow(control, context, inputs, number, part=part)
-            if not is_local:
-                if own is None:
-                    own = opened.enter_context(_session(spark))
-                size = _merge(control, own, job, inputs, number, size, part=part)
+    def by_spark(own: SparkSession, inputs: Sequence[InputFile], round_: int) -> None:
+        nonlocal size
+        size = _merge(control, own, job, inputs, round_, size)
 
+    with arrow_then_spark(spark, evaluate, by_spark) as round_:
         round_(job.inputs, 0)
         serve(control, round_, stop or threading.Event())
 
@@ -106,24 +92,8 @@ def run_here(control: Control, ended: threading.Event, turn: AbstractContextMana
     """
     job = control.spec.job
     assert isinstance(job, MergeJob)
-    is_local = _may_be_local(job)
-
-    def round_(inputs: Sequence[InputFile], number: int) -> None:
-        nonlocal is_local
-        with turn:
-            part = _is_part(control, number)
-            is_local = _merge_over_arrow(control, None, inputs, number, part=part)
-        if not is_local:
-            ended.set()
-
-    if is_local:
-        round_(job.inputs, 0)
-        serve(control, round_, ended)
-    return is_local
-
-
-def _may_be_local(job: MergeJob) -> bool:
-    return job.source_format in local_source.FORMATS
+    evaluate = _over_arrow(control, None)
+    return evaluate is not None and rounds_here(control, job.inputs, evaluate, ended, turn)
 
 
 def _is_part(control: Control, round_: int) -> bool:
@@ -131,42 +101,34 @@ def _is_part(control: Control, round_: int) -> bool:
     return request is not None and request.part
 
 
-@contextmanager
-def _session(spark: SparkSession) -> Iterator[SparkSession]:
-    from tandem.spark.jobs.merge_writer import MergeSink
+def _over_arrow(control: Control, context: SparkContext | None) -> ArrowRound | None:
+    """Executes rounds over Arrow, in tasks of Spark or, without a context, in this thread; None if
+    only Spark reads the source."""
+    job = control.spec.job
+    assert isinstance(job, MergeJob)
+    if job.source_format not in merge_source.FORMATS:
+        return None
 
-    with isolated_session(spark) as own:
-        own.dataSource.register(MergeSink)
-        yield own
+    def round_(inputs: Sequence[InputFile], number: int) -> bool:
+        live = sum(i.rows - cardinality(i) for i in inputs)
+        try:
+            with _held(control) as held:
+                source = merge_source.load(control, *held)
+                answer = execute(
+                    control,
+                    context,
+                    source,
+                    inputs if live else (),
+                    number,
+                    inserts=not _is_part(control, number),
+                    most_recorded=MAX_RECORDED,
+                )
+        except NeedsSpark:
+            return False
+        _publish(control, number, live, answer, merge_source.copied(control, source, number))
+        return True
 
-
-def _merge_over_arrow(
-    control: Control,
-    context: SparkContext | None,
-    inputs: Sequence[InputFile],
-    round_: int,
-    *,
-    part: bool,
-) -> bool:
-    """Execute a round over Arrow; False if it needs Spark: nothing is published then."""
-    live = sum(i.rows - cardinality(i) for i in inputs)
-    try:
-        with _held(control) as held:
-            source = local_source.load(control, *held)
-            answer = execute(
-                control,
-                context,
-                source,
-                inputs if live else (),
-                round_,
-                inserts=not part,
-                most_recorded=MAX_RECORDED,
-            )
-    except NeedsSpark:
-        return False
-    copy = local_source.copied(control, source, round_)
-    _publish(control, round_, live, answer, copy)
-    return True
+    return round_
 
 
 def _merge(
@@ -176,14 +138,13 @@ def _merge(
     inputs: Sequence[InputFile],
     round_: int,
     size: SourceSize | None,
-    *,
-    part: bool,
 ) -> SourceSize | None:
     """Execute a round; returns the memory that the source takes, which does not change."""
-    from tandem.spark.jobs.merge_frames import several_matches, sides_of  # imports Spark
+    from tandem.spark.jobs.spark_merge import several_matches, sides_of  # imports Spark
 
     live = sum(i.rows - cardinality(i) for i in inputs)
     with _held(control) as held:
+        part = _is_part(control, round_)
         sides = sides_of(control, spark, job, inputs if live else (), round_, held, part)
         if round_ == 0 and _is_small(sides):
             size = merge_source.measure(sides.plain, sides.statement)
@@ -191,15 +152,15 @@ def _merge(
             sides = replace(sides, broadcast=True)
         copy = _copy(control, sides, size, round_)
         with reported_shares(control, "Merging", inputs, round_):
-            written = _write(control, sides, inputs, job.target_file_size, round_)
-        if written.doubled:
-            raise several_matches(control, spark, sides, inputs, written.doubled[0])
-    data = control.store.get(written.matches)
-    matches = SideFileRef(
-        path=written.matches, size=len(data), sha256=hashlib.sha256(data).hexdigest()
-    )
-    counts = written.updated, written.deleted, written.inserted
-    _publish(control, round_, live, MergeAnswer(written.outputs, matches, *counts), copy)
+            found = _write(control, sides, inputs, job.target_file_size)
+        ids = SOURCE_IDS if sides.record else ()
+        outputs, rows = joined([each.rows for each in found], round_, ids)
+        again = rows.filter(pa.array(repeats(rows))).slice(0, 1).to_pylist()
+        if again and sides.statement.one_match_only:
+            place = again[0]["input"], again[0]["position"]
+            raise several_matches(control, spark, sides, inputs, place)
+    answer = answered(control, round_, found, (outputs, rows), (), MAX_RECORDED)
+    _publish(control, round_, live, answer, copy)
     return size
 
 
@@ -263,30 +224,19 @@ def _write(
     sides: Sides,
     inputs: Sequence[InputFile],
     target_file_size: int,
-    round_: int,
-) -> MergeWriteResult:
-    from tandem.spark.jobs.merge_frames import decided
-    from tandem.spark.jobs.merge_writer import NAME, MergeWork, MergeWriteResult
-    from tandem.spark.runtime.row_files import logged_partition_values
+) -> list[MergedRows]:
+    from tandem.spark.jobs.spark_merge import MergeWork, decided, write_decided
 
     tasks = int(sides.table.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
-    record = MAX_RECORDED if sides.record else 0
     work = MergeWork(
         table=control.spec.table,
         data_prefix=control.spec.data_prefix,
         target_file_size=target_file_size,
-        answer_path=control.round_path(round_, f"answer-{uuid.uuid4()}"),
-        round=round_,
         logged_values=logged_partition_values(control.spec.table, inputs),
-        one_match_only=sides.statement.one_match_only,
-        record=record,
-        record_of_task=min(record, UNEVEN * record // tasks),
-        set_by_clause=tuple(
-            tuple(n for n in clause.set_sql if n not in control.spec.table.partition_columns)
-            for clause in sides.statement.clauses
-        ),
+        statement=sides.statement,
+        most_recorded=min(MAX_RECORDED, UNEVEN * MAX_RECORDED // tasks),
     )
-    return save_rows(control, decided(sides), NAME, work, MergeWriteResult)
+    return write_decided(control, decided(sides), work)
 
 
 def _check_counts(answer: MergeAnswer, live: int, round_: int) -> None:

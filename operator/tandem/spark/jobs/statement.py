@@ -10,19 +10,17 @@ an error fails the whole round.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tandem.errors import CountMismatch
 from tandem.jobs.formats import InputFile, StatementJob
-from tandem.jobs.results import JobResult, OutputFile, SideFileRef
+from tandem.jobs.results import JobResult
 from tandem.spark.jobs.edits import edit_round, maker_of
-from tandem.spark.jobs.local_statement import FoundRows, compiled, find_rows, in_tasks, joined
+from tandem.spark.jobs.local_statement import compiled, find_rows, in_tasks
 from tandem.spark.runtime.control import Control, to_file, translate
 from tandem.spark.runtime.frames import (
     cardinality,
@@ -32,7 +30,14 @@ from tandem.spark.runtime.frames import (
     table_schema,
     write_rows,
 )
-from tandem.spark.runtime.row_files import HIDDEN, MATCHES, InputSplit, logged_partition_values
+from tandem.spark.runtime.row_files import (
+    HIDDEN,
+    InputSplit,
+    RowsWork,
+    TaskRows,
+    joined,
+    logged_partition_values,
+)
 from tandem.spark.runtime.written_facts import store_facts
 from tandem.statements.generate import quote_name
 from tandem.statements.local import NeedsSpark
@@ -66,20 +71,12 @@ def run(
     """
     job = control.spec.job
     assert isinstance(job, StatementJob)
-    with ExitStack() as opened:
-        context = spark.sparkContext
-        is_local = local and compiled(control.spec) is not None
-        own: SparkSession | None = None
+    evaluate = _over_arrow(control, spark.sparkContext) if local else None
 
-        def round_(inputs: Sequence[InputFile], number: int) -> None:
-            nonlocal is_local, own
-            if is_local:
-                is_local = _evaluate(control, inputs, number, _Arrow(control, context))
-            if not is_local:
-                if own is None:
-                    own = opened.enter_context(isolated_session(spark))
-                _evaluate(control, inputs, number, _Spark(control, own))
+    def by_spark(own: SparkSession, inputs: Sequence[InputFile], round_: int) -> None:
+        _publish(control, inputs, round_, lambda: _by_spark(control, own, inputs, round_))
 
+    with arrow_then_spark(spark, evaluate, by_spark) as round_:
         round_(job.inputs, 0)
         serve(control, round_, stop or threading.Event())
 
@@ -94,23 +91,66 @@ def run_here(control: Control, ended: threading.Event, turn: AbstractContextMana
     """
     job = control.spec.job
     assert isinstance(job, StatementJob)
-    is_local = compiled(control.spec) is not None
+    evaluate = _over_arrow(control, None)
+    return evaluate is not None and rounds_here(control, job.inputs, evaluate, ended, turn)
 
-    def round_(inputs: Sequence[InputFile], number: int) -> None:
-        nonlocal is_local
-        with turn:
-            is_local = _evaluate(control, inputs, number, _Arrow(control, None))
-        if not is_local:
-            ended.set()
 
-    if is_local:
-        round_(job.inputs, 0)
-        serve(control, round_, ended)
-    return is_local
+# The rounds of a job that evaluates rows: over Arrow as long as that is proven equal.
 
 
 Round = Callable[[Sequence[InputFile], int], None]
 """Evaluates these files and publishes the result of the round with this number."""
+ArrowRound = Callable[[Sequence[InputFile], int], bool]
+"""A `Round`; False if only Spark can evaluate it: nothing is published then."""
+
+
+@contextmanager
+def arrow_then_spark(
+    spark: SparkSession,
+    over_arrow: ArrowRound | None,
+    by_spark: Callable[[SparkSession, Sequence[InputFile], int], None],
+) -> Iterator[Round]:
+    """Rounds over Arrow until one needs Spark; that one and all later ones are evaluated by it, in
+    a session of their own."""
+    with ExitStack() as opened:
+        own: SparkSession | None = None
+
+        def round_(inputs: Sequence[InputFile], number: int) -> None:
+            nonlocal over_arrow, own
+            if over_arrow is not None and over_arrow(inputs, number):
+                return
+            over_arrow = None
+            if own is None:
+                own = opened.enter_context(isolated_session(spark))
+            by_spark(own, inputs, number)
+
+        yield round_
+
+
+def rounds_here(
+    control: Control,
+    inputs: Sequence[InputFile],
+    over_arrow: ArrowRound,
+    ended: threading.Event,
+    turn: AbstractContextManager[Any],
+) -> bool:
+    """Evaluate round 0, on `inputs`, and serve rounds until one needs Spark: False then.
+
+    Args:
+        turn: entered for each round.
+    """
+    is_local = True
+
+    def round_(inputs: Sequence[InputFile], number: int) -> None:
+        nonlocal is_local
+        with turn:
+            is_local = over_arrow(inputs, number)
+        if not is_local:
+            ended.set()
+
+    round_(inputs, 0)
+    serve(control, round_, ended)
+    return is_local
 
 
 def serve(control: Control, evaluate_: Round, ended: threading.Event) -> None:
@@ -139,113 +179,86 @@ def serve(control: Control, evaluate_: Round, ended: threading.Event) -> None:
         idle_since = time.monotonic()
 
 
-@dataclass(frozen=True)
-class _Answer:
-    """The files with new rows, the matches (`MATCHES`) and their number."""
+def _over_arrow(control: Control, context: SparkContext | None) -> ArrowRound | None:
+    """Evaluates rounds over Arrow, in tasks of Spark or, without a context, in this thread; None if
+    only Spark can evaluate the statement."""
+    store, spec = control.store, control.spec
+    if compiled(spec) is None:
+        return None
 
-    outputs: tuple[OutputFile, ...]
-    matches: SideFileRef
-    rows: int
+    def round_(inputs: Sequence[InputFile], number: int) -> bool:
+        def task(task: int, splits: Sequence[InputSplit]) -> TaskRows:
+            return find_rows(store, spec, inputs, number, task, splits)
+
+        def find() -> list[TaskRows]:
+            return in_tasks(control, context, inputs, number, "Evaluating", task)
+
+        try:
+            _publish(control, inputs, number, find)
+        except NeedsSpark:
+            return False
+        return True
+
+    return round_
 
 
-_Find = Callable[[Sequence[InputFile], int], _Answer | None]
-"""Evaluates a round of a statement; None if it cannot: then Spark does."""
-
-
-def _evaluate(control: Control, inputs: Sequence[InputFile], round_: int, find: _Find) -> bool:
-    """Evaluate the statement on the live rows of `inputs` and publish the round's result; False if
-    `find` cannot: nothing is published then."""
+def _publish(
+    control: Control,
+    inputs: Sequence[InputFile],
+    round_: int,
+    find: Callable[[], Sequence[TaskRows]],
+) -> None:
+    """Evaluate the statement on the live rows of `inputs`, and publish the round's result."""
     spec = control.spec
     job = spec.job
     assert isinstance(job, StatementJob)
     live = sum(i.rows - cardinality(i) for i in inputs)
-    answer: _Answer | None
-    if live:
-        answer = find(inputs, round_)
-    else:
-        # By its statistics no file is affected, or all rows are deleted. A result without a
-        # matches file counts as truncated, so an empty one is written.
-        none = control.side_file(round_, "matches.arrow", to_file(MATCHES.empty_table()))
-        answer = _Answer((), none, 0)
-    if answer is None:
-        return False
-    written = sum(o.rows for o in answer.outputs)
-    if answer.rows > live or (job.set and written != answer.rows):
+    # Without live rows, by statistics no file is affected, or all rows are deleted.
+    found = find() if live else ()
+    outputs, matches = joined(found, round_)
+    matched = len(matches)
+    written = sum(o.rows for o in outputs)
+    if matched > live or (job.set and written != matched):
         raise CountMismatch(
             "a statement wrote a different number of rows than it matched",
             resource=f"round {round_}",
-            found=f"{answer.rows} matched, {written} written",
+            found=f"{matched} matched, {written} written",
             expected=f"the same, at most {live}",
         )
+    store_facts(control.store, spec.table.table_id, (file for each in found for file in each.files))
     control.publish(
         JobResult(
             operation_id=spec.operation_id,
             attempt=spec.attempt,
             round=round_,
-            outputs=answer.outputs,
-            matches=answer.matches,
+            outputs=outputs,
+            matches=control.side_file(round_, "matches.arrow", to_file(matches)),
             rows_read=live,
             rows_written=written,
-            rows_matched=answer.rows,
+            rows_matched=matched,
         )
     )
-    return True
 
 
-@dataclass(frozen=True)
-class _Arrow:
-    """Evaluates rounds over Arrow, in tasks of Spark or, without a context, in this thread."""
-
-    control: Control
-    context: SparkContext | None
-
-    def __call__(self, inputs: Sequence[InputFile], round_: int) -> _Answer | None:
-        store, spec = self.control.store, self.control.spec
-
-        def task(number: int, splits: Sequence[InputSplit]) -> FoundRows:
-            return find_rows(store, spec, inputs, round_, number, splits)
-
-        try:
-            found = in_tasks(self.control, self.context, inputs, round_, "Evaluating", task)
-        except NeedsSpark:
-            return None
-        outputs, matches = joined(found, round_)
-        store_facts(store, spec.table.table_id, (file for each in found for file in each.files))
-        side_file = self.control.side_file(round_, "matches.arrow", to_file(matches))
-        return _Answer(outputs, side_file, len(matches))
-
-
-@dataclass(frozen=True)
-class _Spark:
-    """Evaluates rounds by Spark."""
-
-    control: Control
-    session: SparkSession
-
-    def __call__(self, inputs: Sequence[InputFile], round_: int) -> _Answer:
-        control = self.control
-        spec, job = control.spec, control.spec.job
-        assert isinstance(job, StatementJob)
-        schema = table_schema(spec.table)
-        columns = _columns_read(job, schema, spec.table.partition_columns if job.set_only else ())
-        rows = read_rows(control, self.session, inputs, columns, round_, hidden=True)
-        found = _statement(rows, job, table_schema(spec.new_rows_table))
-        chosen = [name.lower() for name in job.set]
-        with reported_shares(control, "Evaluating", inputs, round_):
-            answer = write_rows(
-                control,
-                found,
-                job.target_file_size,
-                round_,
-                logged_partition_values(spec.table, inputs, chosen),
-                new_columns=[name for name in schema.names if name.lower() in chosen],
-                table=spec.new_rows_table,
-            )
-        data = control.store.get(answer.matches)
-        matches = SideFileRef(
-            path=answer.matches, size=len(data), sha256=hashlib.sha256(data).hexdigest()
-        )
-        return _Answer(answer.outputs, matches, answer.rows)
+def _by_spark(
+    control: Control, session: SparkSession, inputs: Sequence[InputFile], round_: int
+) -> list[TaskRows]:
+    """Evaluate a round by Spark."""
+    spec, job = control.spec, control.spec.job
+    assert isinstance(job, StatementJob)
+    schema = table_schema(spec.table)
+    columns = _columns_read(job, schema, spec.table.partition_columns if job.set_only else ())
+    rows = read_rows(control, session, inputs, columns, round_, hidden=True)
+    chosen = [name.lower() for name in job.set]
+    work = RowsWork(
+        table=spec.new_rows_table,
+        data_prefix=spec.data_prefix,
+        target_file_size=job.target_file_size,
+        logged_values=logged_partition_values(spec.table, inputs, chosen),
+        new_columns=tuple(name for name in schema.names if name.lower() in chosen),
+    )
+    with reported_shares(control, "Evaluating", inputs, round_):
+        return write_rows(control, _statement(rows, job, table_schema(spec.new_rows_table)), work)
 
 
 def _statement(rows: DataFrame, job: StatementJob, schema: StructType) -> DataFrame:

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tandem.errors import TandemError
 from tandem.jobs.formats import JobSpec, StitchJob
 from tandem.jobs.results import JobResult, OutputFile
 from tandem.mergelog.rows.stitch import StitchRequest, stitch
@@ -18,6 +17,7 @@ from tandem.mergelog.runs import BlockRun
 from tandem.mergelog.state.log_table import LogSettings
 from tandem.mergelog.state.versions import DELETES, Block
 from tandem.spark.runtime.control import Control, Counter, job_table_format, prefix_of, reported
+from tandem.spark.runtime.frames import each_in_a_task
 from tandem.storage import Store
 from tandem.storage.paths import object_path
 
@@ -41,26 +41,14 @@ def run(control: Control, context: SparkContext) -> None:
     job = spec.job
     assert isinstance(job, StitchJob)
 
-    def task(index: int) -> StitchedRun | TandemError:
-        try:
-            return stitch_run(store, spec, index)
-        except TandemError as error:
-            # Returned, not raised: Spark would convert it to a stack trace in a string.
-            return error
-
     def size_of(runs: Mapping[int, int]) -> tuple[int, int]:
         sizes = [job.inputs[i].size for at in runs for i in job.runs[at].inputs]
         return len(sizes), sum(sizes)
 
     order = range(len(job.runs))
     with reported(control, "Stitching", size_of(dict.fromkeys(order, 1)), size_of):
-        found = context.parallelize(order, max(len(order), 1)).map(task).collect()
-    done: list[StitchedRun] = []
-    for answer in found:
-        if isinstance(answer, TandemError):
-            raise answer
-        done.append(answer)
-    publish(control, done)
+        found = each_in_a_task(context, order, lambda index: stitch_run(store, spec, index))
+    publish(control, found)
 
 
 def publish(control: Control, runs: Sequence[StitchedRun]) -> None:

@@ -8,113 +8,41 @@ a key meet in one task.
 from __future__ import annotations
 
 import math
-import uuid
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import reduce
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
-
 from tandem.delta.protocol import is_reserved_column
 from tandem.errors import InvalidSpec
-from tandem.jobs.formats import Format, UpsertJob
-from tandem.jobs.results import JobProgress, OutputFile
+from tandem.jobs.formats import UpsertJob
+from tandem.jobs.results import JobProgress
 from tandem.mergelog.rows.by_key import Repeated
 from tandem.mergelog.state.log_table import LogSettings
 from tandem.spark.jobs.block_files import (
     BlockFiles,
     BlocksWritten,
-    BlockWork,
     block_work,
     columns_of,
     outputs_of,
     publish,
 )
 from tandem.spark.runtime.control import Control
-from tandem.spark.runtime.datasource import get_work, task_number
-from tandem.spark.runtime.frames import isolated_session, save_rows, table_schema
+from tandem.spark.runtime.frames import (
+    Batches,
+    answers,
+    isolated_session,
+    table_schema,
+    task_number,
+)
 from tandem.spark.runtime.listing import ListedSource
 from tandem.spark.sources import readers, source_pin
 from tandem.spark.sources.casts import align_columns, declared_char_types
 from tandem.spark.sources.options import checked
 from tandem.statements.generate import quote_name
-from tandem.storage import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
-
-
-# The data source that Spark's tasks write blocks to; each task has a range of the keys.
-
-
-NAME = "tandem-blocks"
-
-
-class BlockWriteResult(Format):
-    """The result of a committed write. `repeated` counts the keys that occurred more than once,
-    `examples` are some of them."""
-
-    outputs: tuple[OutputFile, ...] = ()
-    rows: int = 0
-    repeated: int = 0
-    examples: tuple[str, ...] = ()
-
-
-class BlockSink(DataSource):
-    """`df.write.format("tandem-blocks")`; options: see `put_work`."""
-
-    @classmethod
-    def name(cls) -> str:
-        return NAME
-
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: ARG002
-        store, data = get_work(self.options)
-        return BlockWriter(store, BlockWork.model_validate_json(data))
-
-
-@dataclass
-class BlockTaskOutput(WriterCommitMessage):
-    """The output of one task."""
-
-    written: BlocksWritten
-
-
-class _TaskFiles(BlockFiles):
-    def _task(self) -> int:
-        return task_number()
-
-
-class BlockWriter(DataSourceArrowWriter):
-    def __init__(self, control: Store, work: BlockWork) -> None:
-        super().__init__()
-        self._control = control
-        self._work = work
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return BlockTaskOutput(_TaskFiles(self._control, self._work).write_blocks(iterator))
-
-    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """`messages` has, of all attempts at each task, only the one that Spark accepted."""
-        written = [m.written for m in messages if isinstance(m, BlockTaskOutput)]
-        repeated = Repeated()
-        for each in written:
-            repeated.add(each.repeated)
-        answer = BlockWriteResult(
-            outputs=tuple(output for each in written for output in outputs_of(each)),
-            rows=sum(each.rows for each in written),
-            repeated=repeated.keys,
-            examples=tuple(repeated.examples),
-        )
-        self._control.put(self._work.answer_path, answer.model_dump_json(by_alias=True).encode())
-
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Nothing refers to the files written; the engine cleans the attempt's folder."""
-
-
-# The job.
 
 
 def run(control: Control, spark: SparkSession) -> None:
@@ -130,16 +58,18 @@ def run(control: Control, spark: SparkSession) -> None:
     job = control.spec.job
     assert isinstance(job, UpsertJob)
     with isolated_session(spark) as own:
-        own.dataSource.register(BlockSink)
         _report(control, 0, "Reading")
         checked(job.source_format, job.source_options, job.field)
         source = None if job.source_format == "Delta" else readers.open_source(control)
-        found = _written(control, _rows(control, own, job, source), job)
+        written = _written(control, _rows(control, own, job, source), job)
         if source is not None:
             source_pin.unchanged(control, source)
         _report(control, 1, "Publishing")
-        repeated = Repeated(found.repeated, list(found.examples))
-        publish(control, found.outputs, found.rows, repeated)
+        repeated = Repeated()
+        for each in written:
+            repeated.add(each.repeated)
+        outputs = [output for each in written for output in outputs_of(each)]
+        publish(control, outputs, sum(each.rows for each in written), repeated)
 
 
 def _rows(
@@ -196,7 +126,8 @@ def _check_names(job: UpsertJob, schema: StructType, found: StructType, place: s
         )
 
 
-def _written(control: Control, rows: DataFrame, job: UpsertJob) -> BlockWriteResult:
+def _written(control: Control, rows: DataFrame, job: UpsertJob) -> list[BlocksWritten]:
+    """Write the blocks; each task has a range of the keys."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
     from tandem.spark.runtime.datasource import STRIPE_BYTES
@@ -206,8 +137,12 @@ def _written(control: Control, rows: DataFrame, job: UpsertJob) -> BlockWriteRes
     size = rows.rdd.getNumPartitions() * STRIPE_BYTES
     tasks = max(1, math.ceil(size / max(job.max_block_bytes, 1)))
     ranged = rows.repartitionByRange(tasks, *keys) if tasks > 1 else rows.coalesce(1)
-    work = block_work(control, job, control.round_path(0, f"answer-{uuid.uuid4()}"))
-    return save_rows(control, ranged.sortWithinPartitions(*keys), NAME, work, BlockWriteResult)
+    store, work = control.store, block_work(control, job)
+
+    def write(batches: Batches) -> Iterator[BlocksWritten]:
+        yield BlockFiles(store, work, task_number()).write_blocks(batches)
+
+    return answers(ranged.sortWithinPartitions(*keys), write)
 
 
 def _report(control: Control, done: int, stage: str) -> None:

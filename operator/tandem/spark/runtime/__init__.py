@@ -5,10 +5,10 @@ Must not import a job or a source. Credentials come from the environment only.
     control       reads the job, writes the result exactly once; progress, Arrow tables
                   as bytes, the end of the engine
     session       finds Java, pins the session's settings; local jobs one after the other
-    frames        rows of a table as DataFrames
+    frames        rows of a table as DataFrames; work in Spark's tasks, and its answers
     schemas       Spark's schema of a table
-    datasource    the data source over our reader and writer; what each task reads
-    row_files     writes rows to data files
+    datasource    the data source over our reader; what each task reads
+    row_files     writes rows to data files; where each row went
     written_facts facts of these files, for the index
     listing       the files at a location, and the columns in names of folders
 """

@@ -1,28 +1,32 @@
-"""Rows of a table as DataFrames, for jobs and sources. Parses no statement."""
+"""Rows of a table as DataFrames, for jobs and sources, and the work of Spark's tasks, whose answers
+are collected. Parses no statement."""
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+import pyarrow as pa
 from pyroaring import BitMap64
 
 from tandem.delta.dv import from_base64
-from tandem.errors import JobFailed, ObjectNotFound
-from tandem.jobs.formats import Format, InputFile, JobTable, TimeBorders
+from tandem.errors import TandemError
+from tandem.jobs.formats import InputFile, JobTable
 from tandem.spark.runtime.control import Control, prefix_of, reported
 from tandem.spark.runtime.session import session_conf
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from tandem.spark.runtime.datasource import WriteResult
-    from tandem.spark.runtime.row_files import InputSplit, LoggedPartitionValue, RowsWork
+    from tandem.spark.runtime.row_files import InputSplit, RowsWork, TaskRows
 
-_Answer = TypeVar("_Answer", bound=Format)
+A = TypeVar("A")
+
+Batches = Iterator[pa.RecordBatch]
 
 
 @contextmanager
@@ -70,8 +74,8 @@ def read_rows(
     """The live rows of `inputs` (of this table, or of another) as a DataFrame."""
     from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
-    from tandem.spark.runtime.datasource import NAME, put_work
-    from tandem.spark.runtime.row_files import INPUT, POSITION, RowsWork
+    from tandem.spark.runtime.datasource import NAME, RowsRead, put_work
+    from tandem.spark.runtime.row_files import INPUT, POSITION
 
     of = table or control.spec.table
     schema = table_schema(of)
@@ -80,11 +84,9 @@ def read_rows(
         fields += [StructField(INPUT, IntegerType()), StructField(POSITION, LongType())]
     if not inputs:
         return spark.createDataFrame([], StructType(fields))
-    work = RowsWork(
+    work = RowsRead(
         table=of,
         inputs=tuple(inputs),
-        columns=tuple(columns),
-        round=round_,
         counters=prefix_of(control.spec.control_prefix, round_) if hidden and not table else "",
         source=table is not None,
     )
@@ -92,51 +94,84 @@ def read_rows(
     return spark.read.format(NAME).schema(StructType(fields)).options(**options).load()
 
 
-def write_rows(
-    control: Control,
-    rows: DataFrame,
-    target_file_size: int,
-    round_: int,
-    logged_values: tuple[LoggedPartitionValue, ...] = (),
+def write_rows(control: Control, rows: DataFrame, work: RowsWork) -> list[TaskRows]:
+    """Write rows as data files of a table: what each task has written. Hidden columns become
+    matches, and determine whose logged partition values a row keeps."""
+    store, names = control.store, tuple(rows.columns)
+
+    def write(batches: Batches) -> Iterator[TaskRows]:
+        from tandem.spark.runtime.row_files import RowFiles
+
+        yield RowFiles(store, work, names, task_number()).write_all(batches).sent()
+
+    return answers(rows, write)
+
+
+def answers(rows: DataFrame, work: Callable[[Batches], Iterator[A]]) -> list[A]:
+    """What `work` yields in the tasks of Spark, given the rows of each: of all attempts at a task,
+    only of the one that Spark accepted."""
+
+    def answered(batches: Batches) -> Batches:
+        for answer in work(batches):
+            yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(answer)])], ["answer"])
+
+    found = map_in_arrow(rows, answered, "answer binary").collect()
+    return [pickle.loads(row[0]) for row in found]
+
+
+def each_in_a_task(
+    context: SparkContext,
+    numbers: Sequence[int],
+    work: Callable[[int], A],
     *,
-    new_columns: Sequence[str],
-    borders: TimeBorders | None = None,
-    table: JobTable | None = None,
-) -> WriteResult:
-    """Write rows as data files of the table; hidden columns become matches, and determine whose
-    logged partition values a row keeps. `new_columns`, `borders`: as in `RowsWork`; `table`: the
-    job's, unless the rows have some of its columns alone."""
-    from tandem.spark.runtime.datasource import NAME, WriteResult
-    from tandem.spark.runtime.row_files import RowsWork
+    most: int = 1 << 31,
+    known: tuple[type[Exception], ...] = (TandemError,),
+) -> list[A]:
+    """What `work` returns for each number, in their order: by a task each, or `most` tasks.
 
-    work = RowsWork(
-        table=table or control.spec.table,
-        data_prefix=control.spec.data_prefix,
-        target_file_size=target_file_size,
-        answer_path=control.round_path(round_, f"answer-{uuid.uuid4()}"),
-        round=round_,
-        logged_values=logged_values,
-        new_columns=tuple(new_columns),
-        borders=borders,
-    )
-    return save_rows(control, rows, NAME, work, WriteResult)
-
-
-def save_rows(
-    control: Control, rows: DataFrame, source: str, work: RowsWork, answer: type[_Answer]
-) -> _Answer:
-    """Write rows with one of our data sources, and return the answer of its commit.
-
-    Raises: JobFailed if there is no answer.
+    Raises: the first error that is `known`.
     """
-    from tandem.spark.runtime.datasource import put_work
 
-    options = put_work(control, work, work.round)
-    rows.write.format(source).options(**options).mode("append").save()
-    try:
-        return answer.model_validate_json(control.store.get(work.answer_path))
-    except ObjectNotFound as error:
-        raise JobFailed("Spark wrote no result", resource=work.answer_path) from error
+    def task(number: int) -> A | Exception:
+        try:
+            return work(number)
+        except known as error:
+            # Returned, not raised: Spark would convert it to a stack trace in a string.
+            return error
+
+    if not numbers:
+        return []
+    found: list[A] = []
+    for answer in context.parallelize(numbers, min(len(numbers), most)).map(task).collect():
+        if isinstance(answer, known):
+            raise answer
+        found.append(cast("A", answer))
+    return found
+
+
+def map_in_arrow(
+    frame: DataFrame, function: Callable[[Batches], Batches], schema: str
+) -> DataFrame:
+    """`DataFrame.mapInArrow`, which asks for pandas and uses none (PySpark 4.2)."""
+    from pyspark.sql.classic.dataframe import DataFrame
+    from pyspark.sql.udf import UserDefinedFunction
+    from pyspark.util import PythonEvalType
+
+    from tandem.statements.generate import quote_name
+
+    udf = UserDefinedFunction(function, schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
+    column: Any = udf(*(frame[quote_name(name)] for name in frame.columns))
+    mapped: Any = frame
+    return DataFrame(mapped._jdf.mapInArrow(column._jc, False, None), frame.sparkSession)
+
+
+def task_number() -> int:
+    """The number of the running task of Spark."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    return context.partitionId()
 
 
 def dead_rows(input_: InputFile) -> BitMap64:

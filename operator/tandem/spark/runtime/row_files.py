@@ -1,17 +1,19 @@
 """Rows as data files of a table, one or more for each partition, and the position of each row.
 
-Used by Spark's tasks (`datasource`, `merge_writer`), and by the engine itself for rounds that are
-too small for a job. It must not import Spark, which the engine does not need.
+All new rows are written here: those that Spark has evaluated (`frames.write_rows`,
+`jobs.spark_merge`), those that tasks evaluate over Arrow, and those of rounds that are too small
+for a job. It must not import Spark, which the engine does not need.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tandem.delta.datafiles.conform import conform, forbidden_null
 from tandem.delta.datafiles.file_errors import SchemaMismatch, require_utf8
@@ -27,8 +29,9 @@ from tandem.delta.partitions import (
 from tandem.delta.schema import PrimitiveType
 from tandem.distinct import IntArray, number_rows
 from tandem.errors import CountMismatch, StatementFailed
-from tandem.jobs.formats import Format, InputFile, JobTable, TimeBorders
-from tandem.spark.runtime.control import job_table_format
+from tandem.jobs.formats import InputFile, JobTable, TimeBorders
+from tandem.jobs.results import OutputFile
+from tandem.spark.runtime.control import job_table_format, output_file, to_stream
 from tandem.spark.runtime.written_facts import FileDescriber
 from tandem.storage import Store
 from tandem.storage.paths import object_path
@@ -51,9 +54,11 @@ MATCHES = pa.schema(
         ("output_position", pa.int64()),
     ]
 )
+IN_ORDER: Final = [("input", "ascending"), ("position", "ascending")]
 
 
-class LoggedPartitionValue(Format):
+@dataclass(frozen=True)
+class LoggedPartitionValue:
     """A partition value of an input whose text in the log differs from ours: `logged` instead of
     `ours`. Rows that keep the value keep its text."""
 
@@ -76,27 +81,18 @@ class InputSplit:
         return range(count * self.part // self.parts, count * (self.part + 1) // self.parts)
 
 
-class RowsWork(Format):
-    """A read or write of rows, and the prefix of its control files."""
+@dataclass(frozen=True, kw_only=True)
+class RowsWork:
+    """A write of rows."""
 
     table: JobTable
-    inputs: tuple[InputFile, ...] = ()
-    columns: tuple[str, ...] = ()
     data_prefix: str = ""
     target_file_size: int = 0
-    answer_path: str = ""
-    round: int = 0
-    counters: str = ""
-    """The prefix of the readers' progress counters in the control store, "" for none."""
     logged_values: tuple[LoggedPartitionValue, ...] = ()
-    """For a write of rows that are in the table."""
+    """For rows that are in the table."""
     new_columns: tuple[str, ...] = ()
-    """Columns of a write with new values: their texts must be UTF-8. Others are carried over
-    unchanged."""
-    source: bool = False
-    """The inputs are files of a source, not of the table."""
+    """Columns with new values: their texts must be UTF-8. Others are carried over unchanged."""
     borders: TimeBorders | None = None
-    """Of a write."""
 
 
 def open_input(
@@ -162,13 +158,62 @@ def logged_partition_values(
 @dataclass(frozen=True)
 class RowsWritten:
     """Closed files, and the rows in them; `matches` has the origin of each row (`MATCHES`), where
-    `output` is an index into these files. It is empty unless rows have the hidden columns.
-    `together` are the chunks whose rows share files although there are borders."""
+    `output` is an index into these files, and what else there is of hidden columns. It is empty
+    without these. `together` are the chunks whose rows share files although there are borders."""
 
     files: tuple[WrittenFile, ...]
     matches: pa.Table
     rows: int
     together: frozenset[int] = frozenset()
+
+    def sent(self) -> TaskRows:
+        """As a task sends it to the driver."""
+        return TaskRows(self.files, to_stream(self.matches), self.rows, self.together)
+
+
+@dataclass(frozen=True)
+class TaskRows:
+    """The rows that a task has written, or matched, as `RowsWritten`; `matches` is a compressed
+    Arrow IPC stream."""
+
+    files: tuple[WrittenFile, ...]
+    matches: bytes
+    rows: int
+    together: frozenset[int] = frozenset()
+
+
+def unwritten(
+    rows: pa.Table | pa.RecordBatch, output: int | None, more: Sequence[str] = ()
+) -> pa.Table:
+    """Matches of rows that are deleted (no `output`), or stay, from their hidden columns; `more`
+    are to be beside these."""
+    count = rows.num_rows
+    which = pa.repeat(pa.scalar(output, pa.int32()), count)
+    columns = [rows[INPUT], rows[POSITION], which, pa.nulls(count, pa.int64())]
+    return pa.table([*columns, *(rows[name] for name in more)], schema=matches_with(more))
+
+
+def matches_with(more: Iterable[str]) -> pa.Schema:
+    """The columns of matches beside which there are others, of integers."""
+    return pa.schema([*MATCHES, *(pa.field(name, pa.int64()) for name in more)])
+
+
+def joined(
+    answers: Sequence[TaskRows], round_: int, more: Sequence[str] = ()
+) -> tuple[tuple[OutputFile, ...], pa.Table]:
+    """The outputs of all tasks, and their matches in the form of a result (`JobResult`), with
+    `more` columns."""
+    outputs: list[OutputFile] = []
+    tables = [matches_with(more).empty_table()]
+    for answer in answers:
+        table = pa.ipc.open_stream(answer.matches).read_all()
+        # Rows that are deleted have no output, and those that stay have a number below zero.
+        has_file = pc.greater_equal(table["output"], pa.scalar(0, pa.int32()))
+        shifted = pc.add(table["output"], pa.scalar(len(outputs), pa.int32()))
+        moved = pc.if_else(has_file, shifted, table["output"])
+        tables.append(table.set_column(2, MATCHES.field(2), moved))
+        outputs += [output_file(file, round_=round_) for file in answer.files]
+    return tuple(outputs), pa.concat_tables(tables).sort_by(IN_ORDER)
 
 
 @dataclass
@@ -177,73 +222,82 @@ class PartitionWriter:
 
     writer: ParquetDataWriter
     rows: int = 0
-    inputs: list[Any] = field(default_factory=list)
-    positions: list[Any] = field(default_factory=list)
+    hidden: list[pa.RecordBatch] = field(default_factory=list)
+    """The hidden columns of these rows."""
 
 
-Partitions = dict[tuple[str | None, ...], PartitionWriter]
-"""By partition values in the form of the log, and the chunk where the work has borders."""
-
-
-def split_by_chunk(batch: pa.RecordBatch, chunks: IntArray) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of each of these chunks, one a row; rows in order."""
-    found, counts = np.unique(chunks, return_counts=True)
+def split_by(batch: pa.RecordBatch, numbers: IntArray) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows of each of these numbers, one a row; rows in order."""
+    found, counts = np.unique(numbers, return_counts=True)
     if len(found) == 1:
         yield int(found[0]), batch
         return
-    order, end = np.argsort(chunks, kind="stable"), 0
-    for chunk, count in zip(found.tolist(), counts.tolist(), strict=True):
+    order, end = np.argsort(numbers, kind="stable"), 0
+    for number, count in zip(found.tolist(), counts.tolist(), strict=True):
         start, end = end, end + count
-        yield chunk, batch.take(pa.array(order[start:end]))
+        yield number, batch.take(pa.array(order[start:end]))
 
 
-def discard(partitions: Partitions) -> None:
-    """Discard incomplete files."""
-    for partition in partitions.values():
-        partition.writer.abort()
+def copied(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch of Spark's is one piece of memory, and any column would keep all of it."""
+    return batch.take(pa.array(np.arange(batch.num_rows)))
 
 
 class RowFiles:
-    """Writes the table's columns, if there are any, and collects the hidden ones.
+    """Writes the table's columns, if there are any, and collects the hidden ones: `HIDDEN`, and
+    integers that are to be beside them in the matches. Use as a context manager, or `write_all`: an
+    error leaves no incomplete file.
 
-    `names` are the columns of the batches, in order.
+    Args:
+        names: the columns of the batches, in order.
+        task: a number for file names.
     """
 
     are_blocks: ClassVar[bool] = False
     """Whether they are blocks of a log: with a checksum of each page, in no folders of their
     partition values, and without facts for the index."""
 
-    def __init__(self, control: Store, work: RowsWork, names: tuple[str, ...]) -> None:
-        super().__init__()
+    def __init__(
+        self, control: Store, work: RowsWork, names: tuple[str, ...], task: int = 0
+    ) -> None:
         self._control = control
         self._work = work
-        self._hidden = INPUT in names
-        self._columns = tuple(n for n in names if n not in HIDDEN)
+        self._task = task
         self._table = job_table_format(work.table)
+        columns = self._table.schema.names
+        self._columns = tuple(n for n in names if n in columns)
+        self._hidden = [n for n in names if n not in columns]
+        self._matches_schema = matches_with(n for n in self._hidden if n not in HIDDEN)
         self._describe = (
             FileDescriber(control, work.table.table_id) if not self.are_blocks else None
         )
         self._logged: dict[str, dict[tuple[int, str | None], str | None]] = {}
         for each in work.logged_values:
             self._logged.setdefault(each.column, {})[each.input, each.ours] = each.logged
+        # By partition values in the form of the log, and the chunk where the work has borders.
+        self._partitions: dict[tuple[str | None, ...], PartitionWriter] = {}
         self._chunks: set[int] = set()
         self._together: set[int] = set()
 
     def write_all(self, batches: Iterable[pa.RecordBatch]) -> RowsWritten:
-        """Write all batches, and close the files; an error leaves no incomplete file."""
+        """Write all batches, and close the files."""
         if not self._columns:
             return self._positions_only(batches)
-        partitions: Partitions = {}
-        try:
+        with self:
             for batch in batches:
-                self.take(partitions, batch)
-            return self.written(partitions)
-        except BaseException:
-            discard(partitions)
-            raise
+                self.take(batch)
+            return self.written()
 
-    def take(self, partitions: Partitions, batch: pa.RecordBatch) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        for partition in self._partitions.values() if error else ():
+            partition.writer.abort()
+
+    def take(self, batch: pa.RecordBatch) -> None:
         """Write a batch; opens files for new partitions."""
+        partitions = self._partitions
         for key, part in self._split(batch):
             for chunk, rows in self._divided(part):
                 place = (*key, *chunk)
@@ -260,7 +314,7 @@ class RowFiles:
             yield (), batch
             return
         chunks = chunk_starts(batch.column(borders.column), borders.granularity)
-        for chunk, rows in split_by_chunk(batch, chunks):
+        for chunk, rows in split_by(batch, chunks):
             if len(self._chunks) < MOST_CHUNKS:
                 self._chunks.add(chunk)
             alone = chunk in self._chunks
@@ -268,11 +322,12 @@ class RowFiles:
                 self._together.add(chunk)
             yield (str(chunk) if alone else "",), rows
 
-    def written(self, partitions: Partitions) -> RowsWritten:
+    def written(self) -> RowsWritten:
         """Close the files."""
-        for partition in partitions.values():
+        partitions = list(self._partitions.values())
+        for partition in partitions:
             partition.writer.close()
-        return self._message(list(partitions.values()))
+        return self._message(partitions)
 
     def _open(self, key: tuple[str | None, ...]) -> ParquetDataWriter:
         names = [self._table.schema[n].physical_name for n in self._table.partition_columns]
@@ -283,14 +338,10 @@ class RowFiles:
             partition_values=dict(zip(names, key, strict=True)),
             partition_folders=not self.are_blocks,
             target_size=self._work.target_file_size,
-            task=self._task(),
+            task=self._task,
             checksums=self.are_blocks,
             describe=self._describe,
         )
-
-    def _task(self) -> int:
-        """A number for file names."""
-        return 0
 
     def _split(
         self, batch: pa.RecordBatch
@@ -348,29 +399,17 @@ class RowFiles:
         partition.writer.write(pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields)))
         partition.rows += batch.num_rows
         if self._hidden:
-            partition.inputs.append(batch.column(INPUT))
-            partition.positions.append(batch.column(POSITION))
+            partition.hidden.append(copied(batch.select(self._hidden)))
 
     def _positions_only(self, batches: Iterable[pa.RecordBatch]) -> RowsWritten:
-        inputs, positions = [], []
-        for batch in batches:
-            inputs.append(batch.column(INPUT))
-            positions.append(batch.column(POSITION))
-        rows = sum(len(p) for p in positions)
-        table = pa.table(
-            [
-                pa.chunked_array(inputs, pa.int32()),
-                pa.chunked_array(positions, pa.int64()),
-                pa.nulls(rows, pa.int32()),
-                pa.nulls(rows, pa.int64()),
-            ],
-            schema=MATCHES,
-        )
-        return RowsWritten((), table, rows)
+        hidden = [batch.select(self._hidden) for batch in batches]
+        rows = sum(batch.num_rows for batch in hidden)
+        nowhere = pa.nulls(rows, pa.int32()), pa.nulls(rows, pa.int64())
+        return RowsWritten((), self._matches(hidden, *nowhere), rows)
 
     def _message(self, partitions: list[PartitionWriter]) -> RowsWritten:
         files: list[WrittenFile] = []
-        tables = [MATCHES.empty_table()]
+        tables = [self._matches_schema.empty_table()]
         for partition in partitions:
             outputs: list[Any] = []
             places: list[Any] = []
@@ -379,20 +418,21 @@ class RowFiles:
                 places.append(pa.array(np.arange(file.rows)))
                 files.append(file)
             if self._hidden and partition.rows:
-                tables.append(
-                    pa.table(
-                        [
-                            pa.chunked_array(partition.inputs, pa.int32()),
-                            pa.chunked_array(partition.positions, pa.int64()),
-                            pa.chunked_array(outputs, pa.int32()),
-                            pa.chunked_array(places, pa.int64()),
-                        ],
-                        schema=MATCHES,
-                    )
-                )
+                found = pa.chunked_array(outputs), pa.chunked_array(places)
+                tables.append(self._matches(partition.hidden, *found))
         rows = sum(p.rows for p in partitions)
         matches = pa.concat_tables(tables)
         return RowsWritten(tuple(files), matches, rows, frozenset(self._together))
+
+    def _matches(self, hidden: Sequence[pa.RecordBatch], outputs: Any, places: Any) -> pa.Table:
+        """Rows with these hidden columns, and where they are."""
+
+        def column(name: str, type_: pa.DataType) -> Any:
+            return pa.chunked_array([batch.column(name) for batch in hidden], type_)
+
+        more = [column(f.name, f.type) for f in self._matches_schema if f.name not in MATCHES.names]
+        own = column(INPUT, pa.int32()), column(POSITION, pa.int64())
+        return pa.table([*own, outputs, places, *more], schema=self._matches_schema)
 
 
 def require_texts(array: Any, column: str) -> None:

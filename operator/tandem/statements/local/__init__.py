@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tandem.statements.local.expression import LocalExpression, compile_expression
     from tandem.statements.local.merge import LocalClause, LocalMerge, RowPairs, compile_merge
     from tandem.statements.local.rows import LocalRows, NeedsSpark
-    from tandem.statements.local.statement import LocalStatement, StatementResult, compile_statement
+    from tandem.statements.local.statement import LocalStatement, compile_statement
 
 __all__ = [
     "LocalClause",
@@ -30,7 +30,6 @@ __all__ = [
     "LocalStatement",
     "NeedsSpark",
     "RowPairs",
-    "StatementResult",
     "compile_expression",
     "compile_merge",
     "compile_statement",
@@ -48,7 +47,6 @@ __getattr__ = exports(
         "LocalRows": "rows",
         "NeedsSpark": "rows",
         "LocalStatement": "statement",
-        "StatementResult": "statement",
         "compile_statement": "statement",
     },
 )

@@ -10,18 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from tandem.statements.local.expression import LocalExpression, compile_expression
-from tandem.statements.local.rows import LocalRows, NeedsSpark
+from tandem.statements.local.rows import LocalRows
 from tandem.statements.statement import Statement
-
-
-@dataclass(frozen=True)
-class StatementResult:
-    """The result of a statement. `matched`: the indexes of the affected rows, ascending, as an
-    int64 array; `written`: their new contents, in this order, as of `LocalStatement.written`, or
-    None for a delete."""
-
-    matched: Any
-    written: pa.Table | None
 
 
 @dataclass(frozen=True)
@@ -38,27 +28,21 @@ class LocalStatement:
     assignments: Mapping[str, LocalExpression]
     kept: frozenset[str] | None = None
 
-    def evaluate(self, table: pa.Table) -> StatementResult:
-        """Apply it to all rows of a table: live rows, columns by the names of the schema. The table
-        must have all columns to write.
+    def matching(self, table: pa.Table) -> Any:
+        """The indexes of the rows that are affected, ascending, as an int64 array.
 
+        Args:
+            table: live rows, columns by the names of the schema, at least those of the condition.
         Raises: NeedsSpark if Spark raises on one of the rows, or may do so.
         """
-        matched = self.matching(table)
-        # Values are evaluated only where the condition is true.
-        after = self.written(table.take(matched)) if self.assignments else None
-        return StatementResult(matched, after)
-
-    def matching(self, table: pa.Table) -> Any:
-        """The indexes of the rows that are affected, as `StatementResult.matched`; the table must
-        have the columns of the condition. Raises: NeedsSpark."""
         if self.where is None:
             return pa.array(np.arange(table.num_rows, dtype=np.int64))
         return self.where.where(LocalRows.of(table))
 
     def written(self, affected: pa.Table) -> pa.Table:
-        """The new contents of affected rows: all columns of the given table, or those that are set
-        and kept. Raises: NeedsSpark; KeyError for a missing column."""
+        """The new contents of affected rows, on which alone values are evaluated: all columns of
+        the given table, or those that are set and kept. Raises: NeedsSpark; KeyError for a missing
+        column."""
         rows = LocalRows.of(affected)
         if self.kept is None:
             return rewritten(affected, self.assignments, rows)
@@ -94,6 +78,3 @@ def compile_statement(statement: Statement) -> LocalStatement | None:
     values = {item.column: compile_expression(item.value) for item in statement.assignments}
     known = {name: value for name, value in values.items() if value is not None}
     return LocalStatement(where, known) if len(known) == len(values) else None
-
-
-__all__ = ["LocalStatement", "NeedsSpark", "StatementResult", "compile_statement", "rewritten"]

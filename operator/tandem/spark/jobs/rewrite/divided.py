@@ -19,7 +19,7 @@ from tandem.intervals import IntervalSet, TimeInterval
 from tandem.jobs.formats import JobBin, JobSpec, RewriteJob, TimeBorders
 from tandem.rowmap.positions import span, to_array
 from tandem.rowmap.rowmap import MapOutput, RowMap, RowMapBuilder, RowMapIdentity
-from tandem.spark.runtime.row_files import POSITION, split_by_chunk
+from tandem.spark.runtime.row_files import POSITION, split_by
 from tandem.timeline.file_columns import chunk_starts, rows_within
 
 
@@ -63,7 +63,7 @@ class DividedRows:
         if not batch.num_rows:
             return
         chunks = chunk_starts(batch.column(self._borders.column), self._borders.granularity)
-        for start, rows in split_by_chunk(batch, chunks):
+        for start, rows in split_by(batch, chunks):
             if start not in self._chunks:
                 self._chunks[start] = _Chunk(self._open_writer())
             chunk = self._chunks[start]

@@ -6,13 +6,15 @@ import os
 import pickle
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import pyarrow as pa
 
+from tandem.spark.runtime.frames import answers, map_in_arrow
+
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 
 # Blocks of rows, as they travel between tasks, and the file in which a task keeps what it gets.
@@ -124,10 +126,7 @@ class BlockFile:
         self._file.close()
 
 
-_TYPES = {"part": "int", "range_": "int", "data": "binary"}
-_NAMES = [field.name for field in fields(RowBlock)]
-_SCHEMA = ", ".join(f"{name} {_TYPES.get(name, 'bigint')}" for name in _NAMES)
-_ARROW = {"int": pa.int32(), "binary": pa.binary()}
+_SCHEMA: Final = "part int, block binary"
 
 
 class SparkExchange:
@@ -154,36 +153,19 @@ class SparkExchange:
                 for number in batch.column(0).to_pylist():
                     yield from map(_as_batch, send(number))
 
-        def received(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for answer in receive(_blocks(batches)):
-                yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(answer)])], ["answer"])
+        def received(batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
+            return receive(_blocks(batches))
 
-        blocks = _map_in_arrow(self._session.range(0, senders, 1, senders), sent, _SCHEMA)
-        answers = _map_in_arrow(
-            blocks.repartitionById(parts, _NAMES[0]), received, "answer binary"
-        ).collect()
-        return [pickle.loads(answer[0]) for answer in answers]
-
-
-def _map_in_arrow(frame: DataFrame, function: Callable[..., Any], schema: str) -> DataFrame:
-    """`DataFrame.mapInArrow`, which asks for pandas and uses none (PySpark 4.2)."""
-    from pyspark.sql.classic.dataframe import DataFrame
-    from pyspark.sql.udf import UserDefinedFunction
-    from pyspark.util import PythonEvalType
-
-    udf = UserDefinedFunction(function, schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
-    column: Any = udf(*(frame[name] for name in frame.columns))
-    mapped: Any = frame
-    return DataFrame(mapped._jdf.mapInArrow(column._jc, False, None), frame.sparkSession)
+        blocks = map_in_arrow(self._session.range(0, senders, 1, senders), sent, _SCHEMA)
+        return answers(blocks.repartitionById(parts, "part"), received)
 
 
 def _as_batch(block: RowBlock) -> pa.RecordBatch:
-    types = [_ARROW.get(_TYPES.get(name, ""), pa.int64()) for name in _NAMES]
-    arrays = [pa.array([v], t) for v, t in zip(astuple(block), types, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, names=_NAMES)
+    arrays = [pa.array([block.part], pa.int32()), pa.array([pickle.dumps(block)], pa.binary())]
+    return pa.RecordBatch.from_arrays(arrays, names=["part", "block"])
 
 
 def _blocks(batches: Iterator[pa.RecordBatch]) -> Iterator[RowBlock]:
     for batch in batches:
-        for row in range(batch.num_rows):
-            yield RowBlock(*(column[row].as_py() for column in batch.columns))
+        for block in batch.column(1):
+            yield pickle.loads(block.as_py())

@@ -11,14 +11,14 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tandem.errors import ManifestInvalid, TandemError
+from tandem.errors import ManifestInvalid
 from tandem.jobs.formats import InputFile, RewriteJob
 from tandem.jobs.results import JobResult, OutputFile
 from tandem.rowmap.binary_format import to_bytes
 from tandem.rowmap.rowmap import RowMap, merge
 from tandem.spark.jobs.rewrite.bins import MEMORY, BinResult, BinTooLarge, rewrite_bin, row_map_of
 from tandem.spark.runtime.control import Control, output_file, reported
-from tandem.spark.runtime.frames import isolated_session
+from tandem.spark.runtime.frames import each_in_a_task, isolated_session
 from tandem.spark.runtime.written_facts import store_facts
 
 if TYPE_CHECKING:
@@ -120,16 +120,12 @@ def _run_bins(
     spec, store = control.spec, control.store
     sorts = job.layout is not None
 
-    def task(index: int) -> BinResult | BinTooLarge | TandemError:
-        try:
-            if sorts:
-                from tandem.spark.jobs.rewrite.sorted_bins import sort_bin
+    def task(index: int) -> BinResult | BinTooLarge:
+        if sorts:
+            from tandem.spark.jobs.rewrite.sorted_bins import sort_bin
 
-                return sort_bin(store, spec, index, memory)
-            return rewrite_bin(store, spec, index)
-        except TandemError as error:
-            # Returned, not raised: Spark would convert it to a stack trace in a string.
-            return error
+            return sort_bin(store, spec, index, memory)
+        return rewrite_bin(store, spec, index)
 
     def done(counts: Mapping[int, int]) -> tuple[int, int]:
         return size_of(i for index, n in counts.items() for i in job.bins[index].inputs[:n])
@@ -141,7 +137,7 @@ def _run_bins(
     # Large bins first: the job ends with its last task.
     order = sorted(range(len(job.bins)), key=lambda i: -size_of(job.bins[i].inputs)[1])
     stage = "Sorting" if sorts else "Rewriting"
-    found: list[BinResult | BinTooLarge | TandemError] = []
+    found: list[BinResult | BinTooLarge] = []
     with reported(control, stage, size_of(i for b in job.bins for i in b.inputs), done):
         if context is None:
             for index in order:
@@ -149,10 +145,7 @@ def _run_bins(
                 if isinstance(found[-1], BinTooLarge):
                     break
         else:
-            found = context.parallelize(order, max(len(order), 1)).map(task).collect()
-        for answer in found:
-            if isinstance(answer, TandemError):
-                raise answer
+            found = each_in_a_task(context, order, task)
     results = sorted((a for a in found if isinstance(a, BinResult)), key=_number)
     return results, sorted(a.index for a in found if isinstance(a, BinTooLarge))
 

@@ -59,6 +59,7 @@ from tandem.spark.jobs.rewrite.sorted_bins import (
     live_rows,
     part_writer,
     parts_of,
+    plain,
     release_unused,
     whole_columns,
 )
@@ -201,7 +202,7 @@ class LargeSort:
                 nulls |= [column.null_count > 0 for column in batch.columns]
                 low, high = np.searchsorted(chosen, (first, first + rows))
                 places = chosen[low:high]
-                taken = _plain(batch.take(pa.array(places - first)))
+                taken = plain(batch.take(pa.array(places - first)))
                 found.append(pa.table([*taken.columns, pa.array(places)], schema=self._key_schema))
             sampled = Sampled(size, tuple(nulls.tolist()), pa.concat_tables(found))
             yield RowBlock(number, data=pickle.dumps(sampled))
@@ -348,7 +349,7 @@ class LargeSort:
         for number, kept in enumerate(in_place):
             low, high = np.searchsorted(chosen, ends[number : number + 2])
             batch = file.rows(kept).select([*self._keys, PLACE])
-            taken = _plain(batch.take(pa.array(chosen[low:high] - ends[number])))
+            taken = plain(batch.take(pa.array(chosen[low:high] - ends[number])))
             found.append(pa.Table.from_batches([taken]))
         return pa.concat_tables(found)
 
@@ -463,12 +464,3 @@ class LargeSort:
 def _placed(batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
     places = pa.array(np.arange(first, first + batch.num_rows, dtype=np.uint32))
     return batch.append_column(PLACE, places)
-
-
-def _plain(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Without dictionaries."""
-    arrays = [
-        each.dictionary_decode() if pa.types.is_dictionary(each.type) else each
-        for each in rows.columns
-    ]
-    return pa.RecordBatch.from_arrays(arrays, names=rows.schema.names)

@@ -210,7 +210,7 @@ def part_writer(
         target_size=ROOM * job.target_file_size,
         task=index,
         # Not as the inputs are encoded: a column may have had equal values side by side there.
-        dictionary=repetitive_columns(table, _plain(first)),
+        dictionary=repetitive_columns(table, pa.Table.from_batches([plain(first)])),
         codec=job.codec,
         codec_level=job.codec_level,
         describe=FileDescriber(store, spec.table.table_id),
@@ -237,10 +237,10 @@ def _taken(columns: dict[str, Any], places: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, names=list(columns))
 
 
-def _plain(rows: pa.RecordBatch) -> pa.Table:
+def plain(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Without dictionaries."""
     arrays = [
         each.dictionary_decode() if pa.types.is_dictionary(each.type) else each
         for each in rows.columns
     ]
-    return pa.table(arrays, names=rows.schema.names)
+    return pa.RecordBatch.from_arrays(arrays, names=rows.schema.names)

@@ -1,21 +1,38 @@
-"""A merge by Spark: both sides as DataFrames, and one join of them.
+"""A merge by Spark: both sides as DataFrames, one join of them, and what its tasks write.
 
-The join yields unmatched source rows, unmatched rows of the table, and rows matched several times.
-Decides what becomes of rows; does not write them (`merge_writer`), nor pin the source.
+The join yields unmatched source rows, unmatched rows of the table, and rows matched several times,
+each with the clause that applies to it. Tasks write what clauses update and insert. Does not pin
+the source, nor publish.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pyarrow as pa
+
 from tandem.errors import InvalidSpec, StatementFailed
 from tandem.jobs.formats import SOURCE_IDS, InputFile, MergeJob, SourceJob
+from tandem.reconcile.matches import KEPT
+from tandem.spark.jobs.local_merge import MergedRows, changed
 from tandem.spark.runtime.control import Control
-from tandem.spark.runtime.frames import read_rows, table_schema
+from tandem.spark.runtime.frames import Batches, answers, read_rows, table_schema, task_number
 from tandem.spark.runtime.listing import ListedSource, check_unique_names
+from tandem.spark.runtime.row_files import (
+    HIDDEN,
+    INPUT,
+    POSITION,
+    RowFiles,
+    RowsWork,
+    copied,
+    require_texts,
+    split_by,
+    unwritten,
+)
 from tandem.spark.sources import readers, source_pin
 from tandem.spark.sources.casts import assigned, check_columns
 from tandem.spark.sources.options import check_option_names, source_job
@@ -24,6 +41,7 @@ from tandem.spark.sources.source_pin import SourcePin
 from tandem.statements.generate import quote_name
 from tandem.statements.merge import SOURCE, TABLE, Clause, MergeStatement, parse_merge
 from tandem.statements.types import Schema
+from tandem.storage import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -116,6 +134,8 @@ def _together(frames: Sequence[DataFrame], schema: StructType, job: SourceJob) -
 
 _HERE = "__tandem_here"
 """True on every row of the source: an outer join has null for rows without one."""
+CLAUSE = "__tandem_clause"
+"""The number of the clause that applies to a row."""
 _NONE = -1
 """The clause of rows that matched, but to which no clause applies."""
 
@@ -202,12 +222,9 @@ def _columns_read(statement: MergeStatement) -> tuple[str, ...]:
 
 
 def decided(sides: Sides) -> DataFrame:
-    """The rows that change: the table's columns with their new values, the row's position, and its
-    fate."""
+    """The rows that change: the table's columns with their new values, the row's position, and the
+    number of the clause that applies to it."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
-
-    from tandem.spark.jobs.merge_writer import CLAUSE, FATE, RowFate
-    from tandem.spark.runtime.row_files import INPUT, POSITION
 
     clauses = sides.statement.clauses
     joined = _joined(sides).withColumn(CLAUSE, _clause(sides.statement, sides.record))
@@ -220,14 +237,10 @@ def decided(sides: Sides) -> DataFrame:
             becomes = _value(clause, field.name, sides).cast(field.dataType)
             value = F.when(F.col(CLAUSE) == number, becomes).otherwise(value)
         columns.append(value.alias(field.name))
-    fate = F.lit(int(RowFate.KEPT))
-    for number, clause in enumerate(clauses):
-        fates = {"Delete": RowFate.DELETED, "Update": RowFate.UPDATED, "Insert": RowFate.INSERTED}
-        fate = F.when(F.col(CLAUSE) == number, int(fates[clause.action])).otherwise(fate)
     hidden = [F.col(f"{TABLE}.{name}").alias(name) for name in (INPUT, POSITION)]
     if sides.record:
         hidden += [F.col(f"{SOURCE}.{name}").alias(name) for name in SOURCE_IDS]
-    return joined.select(*columns, *hidden, F.col(CLAUSE), fate.alias(FATE))
+    return joined.select(*columns, *hidden, F.col(CLAUSE))
 
 
 def _value(clause: Clause, name: str, sides: Sides) -> Column:
@@ -250,8 +263,6 @@ def _clause(statement: MergeStatement, record: bool) -> Column:
     """The number of the clause that applies to a row of the join; null for none, except for matches
     that are recorded nevertheless."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
-
-    from tandem.spark.runtime.row_files import POSITION
 
     def first(when: str, otherwise: Column) -> Column:
         chosen = otherwise
@@ -299,8 +310,6 @@ def several_matches(
     """The error that shows the key of a row that several source rows matched."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-    from tandem.spark.runtime.row_files import POSITION
-
     input_, position = place
     statement = sides.statement
     keys = statement.keys_of_table()
@@ -319,3 +328,76 @@ def several_matches(
         expected="at most one",
         remedy="Make `on` or the source more selective, so that each row is matched at most once",
     )
+
+
+# What the tasks write. Rows are deleted, or stay, without being written; where each row of the
+# table is that changes or stays becomes a match. Rows that matched without any effect are matches,
+# too, so that a row that matched twice is found whatever the clauses are.
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergeWork(RowsWork):
+    """A write of decided rows.
+
+    Attributes:
+        statement: the merge, of whose clauses each row has the number.
+        most_recorded: of so many matches at most a task sends which source row each is of.
+    """
+
+    statement: MergeStatement
+    most_recorded: int = 0
+
+    def new_texts(self, clause: int) -> list[str]:
+        """The columns whose texts are new in rows of a clause; partitions are checked apart."""
+        chosen = [item.column for item in self.statement.clauses[clause].assignments]
+        return [name for name in chosen if name not in self.table.partition_columns]
+
+
+def write_decided(control: Control, rows: DataFrame, work: MergeWork) -> list[MergedRows]:
+    """Write rows of `decided`: what each task has written."""
+    store, names = control.store, tuple(rows.columns)
+
+    def write(batches: Batches) -> Iterator[MergedRows]:
+        yield _written(store, work, names, batches)
+
+    return answers(rows, write)
+
+
+def _written(store: Store, work: MergeWork, names: Sequence[str], batches: Batches) -> MergedRows:
+    ids = tuple(name for name in SOURCE_IDS if name in names)
+    columns = tuple(name for name in names if name not in (*HIDDEN, *ids, CLAUSE))
+    others: list[pa.Table] = []
+
+    def leave(rows: pa.RecordBatch, output: int | None) -> None:
+        others.append(unwritten(copied(rows.select([*HIDDEN, *ids])), output, ids))
+
+    with (
+        RowFiles(store, work, (*columns, *HIDDEN, *ids), task_number()) as updates,
+        RowFiles(store, work, columns, task_number()) as inserts,
+    ):
+        for batch in batches:
+            clauses = batch.column(CLAUSE).to_numpy().astype(np.int64)
+            for number, rows in split_by(batch, clauses):
+                if number == _NONE:
+                    leave(rows, KEPT)
+                    continue
+                for name in work.new_texts(number):
+                    require_texts(rows.column(name), name)
+                match work.statement.clauses[number].action:
+                    case "Update":
+                        updates.take(rows)
+                    case "Insert":
+                        inserts.take(rows)
+                    case "Delete":
+                        leave(rows, None)
+        found, fresh = updates.written(), inserts.written()
+    matches = pa.concat_tables([found.matches, *others])
+    complete = len(matches) <= work.most_recorded
+    if ids and not complete:
+        # The driver would discard them.
+        for name in ids:
+            at = matches.column_names.index(name)
+            matches = matches.set_column(at, name, pa.nulls(len(matches), pa.int64()))
+        if not work.statement.one_match_only:
+            matches = changed(matches)
+    return MergedRows(replace(found, matches=matches).sent(), fresh.files, complete=complete)
