@@ -23,7 +23,7 @@ def test_every_test_that_the_page_names_exists() -> None:
     named = set(re.findall(r"`(test_\w+)`", PAGE))
     assert len(named) > 30
     folders = ["badinput", "crash", "kube", "spark", "tables", "attack", "chart", "security", "e2e"]
-    folders += ["upgrade", "index", "crds", "storage", "rowgroups", "locks"]
+    folders += ["upgrade", "index", "crds", "storage", "rowgroups", "locks", "operations"]
     assert named <= defined(*folders), named - defined(*folders)
 
 

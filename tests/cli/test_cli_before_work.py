@@ -25,6 +25,7 @@ from tandem.json_types import Json
 from tandem.mergelog.create import ensure_log
 from tandem.mergelog.state.log_table import LogSettings, MergeLog
 from tandem.operations import runner
+from tandem.operations.kinds import sources
 from tandem.operations.ports import Ports
 from tandem.spark.runtime import listing
 from tandem.storage import open_store
@@ -325,7 +326,8 @@ def test_a_source_that_may_not_be_read_or_has_no_bucket_costs_no_job(
         def list_source(*_: object, **__: object) -> None:
             raise error
 
-        monkeypatch.setattr(listing, "list_source", list_source)
+        for module in (listing, sources):
+            monkeypatch.setattr(module, "list_source", list_source)
 
     words = ("ingest", lake, "--from", "s3://other/in.parquet", "-o", "json", "-q")
     fails(AccessDenied("permission denied", resource="s3://other/in.parquet", found="403"))

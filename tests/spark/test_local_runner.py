@@ -183,7 +183,7 @@ def test_the_next_job_runs_in_the_process_of_one_that_succeeded(
     assert ended(runner, "second").log == str(home / "logs" / "second.log")
     runner.close()
     assert not alive(first)
-    assert zombies() == []
+    assert str(first) not in zombies()
 
 
 def test_another_process_runs_what_is_started_in_another_way(
@@ -230,7 +230,7 @@ def test_a_process_does_not_wait_for_ever(
     monkeypatch.setattr(local, "FREE_SECONDS", 0.05)
     first = pid_of(runner, home, "first")
     eventually(lambda: not alive(first), "it has waited long enough")
-    assert zombies() == []
+    assert str(first) not in zombies()
 
 
 def pid_of(runner: LocalRunner, home: Path, name: str, **options: Any) -> int:
