@@ -1,8 +1,8 @@
 """Rows as data files of a table, one or more for each partition, and the position of each row.
 
 All new rows are written here: those that Spark has evaluated (`frames.write_rows`,
-`spark.jobs.spark_merge`), those that tasks evaluate over Arrow, and those of rounds that are too small
-for a job. It must not import Spark, which the engine does not need.
+`spark.jobs.spark_merge`), those that tasks evaluate over Arrow, and those of rounds that are too
+small for a job. It must not import Spark, which the engine does not need.
 """
 
 from __future__ import annotations
