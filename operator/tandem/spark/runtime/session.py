@@ -224,7 +224,10 @@ def sizes_here() -> tuple[int, int]:
     Spark needs for a small job.
     """
     memory, _ = memory_here()
-    cores = max(min(len(os.sched_getaffinity(0)), memory // 2 // WORKER_BYTES), _LEAST_CORES)
+    # macOS has no affinity of processes.
+    affinity = getattr(os, "sched_getaffinity", None)
+    own = len(affinity(0)) if affinity else os.cpu_count() or 1
+    cores = max(min(own, memory // 2 // WORKER_BYTES), _LEAST_CORES)
     return cores, min(max(memory // 4, _LEAST_HEAP), _MOST_HEAP)
 
 
