@@ -18,11 +18,12 @@ class Engine:
         from tandem.locks.store import InProcessLocks
         from tandem.operations import runner as engine
         from tandem.operations.ports import Ports
+        from tandem.operations.session.file_jobs import FileJobs
 
         self._table = table
         self._time = {} if time is None else {"time": dict(time)}
         self._spark = start_ours()
-        ports = Ports(jobs=InlineRunner(self._spark), locks=InProcessLocks())
+        ports = Ports(jobs=FileJobs(InlineRunner(self._spark)), locks=InProcessLocks())
         self._options = engine.RunOptions(ports, poll_ms=20, probe=False)
         self._run = engine.run
         self._count = 0

@@ -127,6 +127,7 @@ class LogTable:
         from tandem.operations.execute import ExecutionOptions, finish, open_session
         from tandem.operations.model import Table
         from tandem.operations.ports import Ports
+        from tandem.operations.session.file_jobs import FileJobs
         from tandem.spec.resources import OPERATIONS
         from tandem.spec.status import Phase
 
@@ -139,7 +140,7 @@ class LogTable:
                 "spec": {"tableRef": {"name": "bench"}, **spec},
             }
         )
-        ports = Ports(jobs=QuickJobs())
+        ports = Ports(jobs=FileJobs(QuickJobs()))
         table = Table(self.log.base.store, self.log.base, "LakeTable/bench")
         session = open_session(operation, table, ports, ExecutionOptions(poll_ms=1))
         status = finish(session, operation, ports)

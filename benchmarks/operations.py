@@ -50,6 +50,7 @@ class Warm:
         from tandem.jobs.runner import JobRequest
         from tandem.operations import runner as engine
         from tandem.operations.ports import Ports
+        from tandem.operations.session.file_jobs import FileJobs
         from tandem.spark.runtime.control import Control
 
         def encoding(_request: JobRequest, opened: Control) -> Control:
@@ -59,7 +60,7 @@ class Warm:
         self._manifest = work / "tandem.yaml"
         self.start, self._spark = timed(start_ours)
         self._runner = InlineRunner(self._spark, as_it_is if copies else encoding)
-        self._options = engine.RunOptions(Ports(jobs=self._runner), poll_ms=20)
+        self._options = engine.RunOptions(Ports(jobs=FileJobs(self._runner)), poll_ms=20)
 
     @property
     def jobs(self) -> list[float]:

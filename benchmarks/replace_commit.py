@@ -77,6 +77,7 @@ def drop(source: str, folder: str, dropped: int) -> dict[str, Any]:
     from tandem.locks.store import InProcessLocks
     from tandem.operations import runner as engine
     from tandem.operations.ports import Ports
+    from tandem.operations.session.file_jobs import FileJobs
     from tandem.spec import parse
     from tandem.storage import open_store
 
@@ -92,7 +93,7 @@ def drop(source: str, folder: str, dropped: int) -> dict[str, Any]:
         )
     ]
     jobs = QuickJobs()
-    ports = Ports(jobs=cast(Any, jobs), locks=InProcessLocks())
+    ports = Ports(jobs=FileJobs(cast(Any, jobs)), locks=InProcessLocks())
     options = engine.RunOptions(ports, poll_ms=20, probe=False)
     seconds, outcomes = timed(engine.run, resources, options)
     result = cast(Any, outcomes[-1].status).result

@@ -49,6 +49,7 @@ from tandem.operations import runner as engine
 from tandem.operations.execute import ExecutionOptions
 from tandem.operations.machine.events import Effect, Event, Point
 from tandem.operations.ports import Ports
+from tandem.operations.session.file_jobs import FileJobs
 from tandem.spark.launch.local import LocalRunner
 from tandem.spec import AnyResource, load
 from tandem.spec.resources import ResourceOutcome
@@ -115,7 +116,7 @@ def run_story(story: Story, resources: Sequence[AnyResource]) -> list[ResourceOu
     table, compaction, *statements = relocated(resources, story.folder)
     compaction_planned, statements_planned = Gate(), Gate(len(statements))
     compaction_done, statements_done = Gate(), Gate()
-    ports = Ports(jobs=LocalRunner())
+    ports = Ports(jobs=FileJobs(LocalRunner()))
 
     def one_side(wanted: list[AnyResource], hook: Hook, gates: list[Gate]) -> list[ResourceOutcome]:
         options = engine.RunOptions(ports, execution=ExecutionOptions(interceptor=hook))

@@ -17,6 +17,7 @@ from tandem import mergelog
 from tandem.cli.report import ProgressDisplay
 from tandem.operations import runner as engine
 from tandem.operations.ports import Ports
+from tandem.operations.session.file_jobs import FileJobs
 from tandem.spark.launch.local import LocalRunner
 from tandem.spec import AnyResource, load
 from tandem.spec.status import Phase
@@ -60,7 +61,7 @@ class Checked:
 
     def run(self, *resources: AnyResource) -> None:
         with ProgressDisplay() as display:
-            options = engine.RunOptions(Ports(jobs=LocalRunner()))
+            options = engine.RunOptions(Ports(jobs=FileJobs(LocalRunner())))
             outcomes = engine.run(resources, options, observer=display)
         show_outcomes(outcomes[1:])
         self.right &= all(outcome.status.phase is Phase.SUCCEEDED for outcome in outcomes)
@@ -74,7 +75,7 @@ def run(folder: Path, raw: Path) -> bool:
     """The whole story, on the table in `folder`; whether everything was right."""
     table, compaction, merge = relocated(load([FILE]), folder)
     checked = Checked(folder, raw)
-    engine.run([table], engine.RunOptions(Ports(jobs=LocalRunner())))
+    engine.run([table], engine.RunOptions(Ports(jobs=FileJobs(LocalRunner()))))
     with mergelog.LogWriter(checked.log, "demo") as writer:
         for batch, (where, change) in enumerate(
             (

@@ -42,6 +42,7 @@ from tandem.operations import runner as engine
 from tandem.operations.execute import ExecutionOptions
 from tandem.operations.machine.events import Effect, Event, Point
 from tandem.operations.ports import Ports
+from tandem.operations.session.file_jobs import FileJobs
 from tandem.spark.launch.local import LocalRunner
 from tandem.spec import AnyResource, load
 from tandem.spec.replace import TableReplace
@@ -121,7 +122,7 @@ def run_both(
 ) -> list[ResourceOutcome]:
     """The compaction and the replace beside the stream, in the order above."""
     table, compaction, replace = resources
-    ports = Ports(jobs=jobs)
+    ports = Ports(jobs=FileJobs(jobs))
     compaction_planned, replace_planned, compacted = Gate(), Gate(), Gate()
     reconciled = threading.Event()
 

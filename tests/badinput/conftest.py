@@ -10,6 +10,7 @@ from badinput.bad_input import BadLake
 from support.jobs.quick_jobs import QuickJobs
 from tandem.operations import runner as engine
 from tandem.operations.ports import Ports
+from tandem.operations.session.file_jobs import FileJobs
 
 
 @pytest.fixture
@@ -21,5 +22,5 @@ def lake(tmp_path: Path) -> BadLake:
 def jobs(monkeypatch: pytest.MonkeyPatch) -> QuickJobs:
     """`tandem run` in this process uses these jobs; all else of it is as it is in life."""
     quick = QuickJobs()
-    monkeypatch.setattr(engine, "local_ports", lambda: Ports(jobs=quick))
+    monkeypatch.setattr(engine, "local_ports", lambda: Ports(jobs=FileJobs(quick)))
     return quick

@@ -24,6 +24,7 @@ from support.lake.s3 import S3Server
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
 from tandem.operations import runner as engine
 from tandem.operations.ports import Ports
+from tandem.operations.session.file_jobs import FileJobs
 from tandem.storage.local import LocalWriter
 
 # Jobs that die, hang or answer nonsense: no answer is believed, the table stays as it was.
@@ -77,7 +78,7 @@ Use = Callable[..., BadJobs]
 def use(lake: BadLake, monkeypatch: pytest.MonkeyPatch) -> Use:
     def made(act: Act | None = None, **more: Any) -> BadJobs:
         jobs = BadJobs(root=lake.path, act=act, **more)
-        monkeypatch.setattr(engine, "local_ports", lambda: Ports(jobs=jobs))
+        monkeypatch.setattr(engine, "local_ports", lambda: Ports(jobs=FileJobs(jobs)))
         return jobs
 
     return made
@@ -198,7 +199,7 @@ def test_a_driver_that_hangs_is_stopped_at_the_deadline(
     lake: BadLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = HangingJobs()
-    monkeypatch.setattr(engine, "local_ports", lambda: Ports(jobs=jobs))
+    monkeypatch.setattr(engine, "local_ports", lambda: Ports(jobs=FileJobs(jobs)))
     with lake.unharmed():
         ended = lake.run(compaction(activeDeadlineSeconds=1))
     assert ended.code == 1
@@ -257,7 +258,7 @@ from badinput.bad_input import tandem
 from support.jobs.quick_jobs import QuickJobs
 from tandem.operations import runner as engine
 from tandem.operations.ports import Ports
-engine.local_ports = lambda: Ports(jobs=QuickJobs())
+engine.local_ports = lambda: Ports(jobs=FileJobs(QuickJobs()))
 {before}
 ended = tandem("run", "-f", sys.argv[1])
 adopted = ended.status("LakeTable")["phase"] == "Succeeded"
@@ -385,7 +386,7 @@ def on_s3(server: S3Server) -> tuple[str, dict[str, Any]]:
 def test_wrong_credentials_are_refused_and_never_repeated(
     s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "local_ports", lambda: Ports(jobs=QuickJobs()))
+    monkeypatch.setattr(engine, "local_ports", lambda: Ports(jobs=FileJobs(QuickJobs())))
     _, table = on_s3(s3_server)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3_server.access_key)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-the-secret")

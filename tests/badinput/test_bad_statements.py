@@ -13,6 +13,7 @@ from support.jobs.inline_runner import InlineRunner
 from support.jobs.quick_jobs import QuickJobs
 from tandem.operations import runner as engine
 from tandem.operations.ports import Ports
+from tandem.operations.session.file_jobs import FileJobs
 
 BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "unknown column": (
@@ -92,7 +93,7 @@ def test_no_deletion_vectors(tmp_path: Path, jobs: QuickJobs) -> None:
 @pytest.fixture
 def on_spark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     runner = InlineRunner(spark)
-    monkeypatch.setattr(engine, "local_ports", lambda: Ports(jobs=runner))
+    monkeypatch.setattr(engine, "local_ports", lambda: Ports(jobs=FileJobs(runner)))
 
 
 FAILING = {

@@ -14,6 +14,7 @@ from support.jobs.quick_jobs import QuickJobs
 from tandem.cli.app import app
 from tandem.operations import runner
 from tandem.operations.ports import Ports
+from tandem.operations.session.file_jobs import FileJobs
 
 
 @pytest.fixture
@@ -47,4 +48,4 @@ def table(tmp_path: Path) -> Path:
 @pytest.fixture
 def quick_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs are done without Spark; all else is as it is."""
-    monkeypatch.setattr(runner, "local_ports", lambda: Ports(jobs=QuickJobs()))
+    monkeypatch.setattr(runner, "local_ports", lambda: Ports(jobs=FileJobs(QuickJobs())))

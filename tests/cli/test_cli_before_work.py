@@ -27,6 +27,7 @@ from tandem.mergelog.state.log_table import LogSettings, MergeLog
 from tandem.operations import runner
 from tandem.operations.kinds import sources
 from tandem.operations.ports import Ports
+from tandem.operations.session.file_jobs import FileJobs
 from tandem.spark.runtime import listing
 from tandem.storage import open_store
 
@@ -50,7 +51,7 @@ class NoJobs:
 
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(runner, "local_ports", lambda: Ports(jobs=NoJobs()))
+    monkeypatch.setattr(runner, "local_ports", lambda: Ports(jobs=FileJobs(NoJobs())))
     folder = tmp_path / "lake"
     columns = (("id", "long", False), ("name", "string", True), ("day", "date", True))
     schema = Schema(

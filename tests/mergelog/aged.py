@@ -22,6 +22,7 @@ from tandem.operations.clean.clean import CleaningOptions, CleaningResult
 from tandem.operations.clean.facts import CleaningDependencies
 from tandem.operations.model import Table
 from tandem.operations.ports import Ports
+from tandem.operations.session.file_jobs import FileJobs
 from tandem.planning.cleaning import DAY_MS, CleaningRules
 from tandem.storage.local import LocalStore, LocalWriter
 
@@ -94,7 +95,7 @@ class AgedOrders(Orders):
         self.log = mergelog.MergeLog(DeltaLog(self.files))
 
     def ports(self, jobs: JobRunner | None = None) -> Ports:
-        return Ports(jobs=jobs or QuickJobs(), clock=self.clock)
+        return Ports(jobs=FileJobs(jobs or QuickJobs()), clock=self.clock)
 
     @property
     def table(self) -> Table:

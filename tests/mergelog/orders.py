@@ -21,6 +21,7 @@ from tandem.jobs.runner import JobRunner
 from tandem.operations.execute import ExecutionOptions, OnStatus, finish, open_session
 from tandem.operations.model import Table
 from tandem.operations.ports import Ports
+from tandem.operations.session.file_jobs import FileJobs
 from tandem.spec.compaction import TableCompaction
 from tandem.spec.log_compaction import LogCompaction
 from tandem.spec.status import OperationStatus, Phase
@@ -122,7 +123,7 @@ class Orders:
         return status
 
     def ports(self, jobs: JobRunner | None = None) -> Ports:
-        return Ports(jobs=jobs or QuickJobs())
+        return Ports(jobs=FileJobs(jobs or QuickJobs()))
 
     def append(self, upserts: pa.Table, *, batch: int = 0) -> None:
         """Under a writer's name of its own."""

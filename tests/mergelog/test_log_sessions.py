@@ -24,6 +24,7 @@ from tandem.operations.execute import ExecutionOptions, finish, open_session
 from tandem.operations.machine.events import Effect, Event, Point, StopRequest
 from tandem.operations.model import Table
 from tandem.operations.ports import Ports
+from tandem.operations.session.file_jobs import FileJobs
 from tandem.operations.session.session import Session
 from tandem.spec.status import OperationStatus, Phase
 from tandem.spec.update import TableIngest, TableUpdate
@@ -284,7 +285,9 @@ def test_a_lost_round_is_few_requests_and_needs_no_other_effect(
     orders: Orders, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A put is repeated at once for some seconds, however slow this machine is.
-    monkeypatch.setattr(orders, "ports", lambda _=None: Ports(QuickJobs(), clock=TestClock()))
+    monkeypatch.setattr(
+        orders, "ports", lambda _=None: Ports(FileJobs(QuickJobs()), clock=TestClock())
+    )
     spec: dict[str, Any] = STITCH
     if kind == "upsert":
         spec = {"upsert": {"source": orders.source(rows(range(30, 32), "mine", 40))}}
@@ -323,7 +326,7 @@ def test_a_full_round_leads_to_a_put_however_busy_the_writers_are(
 ) -> None:
     """What is repeated at once has lost for too long. Writers commit in each full round, too."""
     clock = TestClock()
-    monkeypatch.setattr(orders, "ports", lambda _=None: Ports(QuickJobs(), clock=clock))
+    monkeypatch.setattr(orders, "ports", lambda _=None: Ports(FileJobs(QuickJobs()), clock=clock))
     rounds: list[Point] = []
     with mergelog.LogWriter(orders.log, "busy", pause=lambda _: None) as writer:
 

@@ -19,6 +19,7 @@ from tandem.cli.app import app
 from tandem.mergelog.state.log_table import settings_of
 from tandem.operations import runner
 from tandem.operations.ports import Ports
+from tandem.operations.session.file_jobs import FileJobs
 
 TABLE = """
 apiVersion: tandem.dev/v1alpha1
@@ -37,7 +38,7 @@ BY_ID = ", mergeOnRead: {keys: [ID], orderingColumn: at, deletesKept: 24h}"
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "local_ports", lambda: Ports(jobs=QuickJobs()))
+    monkeypatch.setattr(runner, "local_ports", lambda: Ports(jobs=FileJobs(QuickJobs())))
 
 
 @pytest.fixture

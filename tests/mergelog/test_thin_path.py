@@ -18,6 +18,7 @@ from tandem.delta.scan import scan
 from tandem.mergelog.state.log_table import state_of
 from tandem.operations import runner
 from tandem.operations.ports import Ports
+from tandem.operations.session.file_jobs import FileJobs
 
 RESOURCES = """
 apiVersion: tandem.dev/v1alpha1
@@ -115,7 +116,7 @@ def test_blocks_are_stitched_and_merged_and_no_view_changes(
 def test_without_a_run_of_blocks_nothing_is_to_do(
     tmp_path: Path, log: mergelog.MergeLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "local_ports", lambda: Ports(jobs=QuickJobs()))
+    monkeypatch.setattr(runner, "local_ports", lambda: Ports(jobs=FileJobs(QuickJobs())))
     with mergelog.LogWriter(log, "shop") as writer:
         writer.append(_rows(range(20_000), "a large block"), batch=3)
     assert _run(tmp_path, "run", "three", "SmallRuns").exit_code == 0

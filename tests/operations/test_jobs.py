@@ -35,6 +35,7 @@ from tandem.operations.machine.step import step
 from tandem.operations.model import Identity, ProgressBaseline, SourceAccess, Table, Work
 from tandem.operations.report.status import status_of
 from tandem.operations.session import job_control
+from tandem.operations.session.file_jobs import FileJobs
 from tandem.operations.session.job_control import LOOK_EVERY, eta_seconds
 from tandem.operations.session.session import Session
 from tandem.spec.status import OperationStatus, Phase
@@ -451,7 +452,7 @@ def work() -> Work:
 
 
 def poll(answer: JobStatus, at: Work | None = None) -> Any:
-    return job_control.poll(at or work(), Says(answer), 1, 0, 0)
+    return job_control.poll(at or work(), FileJobs(Says(answer)), 1, 0, 0)
 
 
 @pytest.mark.parametrize(

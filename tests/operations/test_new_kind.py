@@ -31,6 +31,7 @@ from tandem.errors import InvalidSpec
 from tandem.operations import runner
 from tandem.operations.ports import Ports
 from tandem.operations.registry import PERFORMED_BY
+from tandem.operations.session.file_jobs import FileJobs
 from tandem.reconcile.classify import classify
 from tandem.reconcile.model import ChangeKind
 from tandem.spec import load_text
@@ -83,7 +84,7 @@ def test_the_new_kind_is_unknown_elsewhere(lake: quick_lake.QuickLake) -> None:
 def test_it_runs_by_the_command_line(
     lake: quick_lake.QuickLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "local_ports", lambda: Ports(jobs=QuickJobs()))
+    monkeypatch.setattr(runner, "local_ports", lambda: Ports(jobs=FileJobs(QuickJobs())))
     source = lake.source(SEEDED).as_uri()
     file = tmp_path / "both.yaml"
     file.write_text(BOTH.format(lake=lake, rows=source))

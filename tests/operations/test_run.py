@@ -20,6 +20,7 @@ from tandem.jobs.runner import JobStatus
 from tandem.operations.model import Table
 from tandem.operations.ports import Ports
 from tandem.operations.runner import RunOptions, plan, run
+from tandem.operations.session.file_jobs import FileJobs
 from tandem.spec.loader import parse
 from tandem.spec.resources import AnyResource, IndexServer, LakeTable, ResourceOutcome
 from tandem.spec.status import OperationResult, OperationStatus, Phase, TableStatus
@@ -47,7 +48,7 @@ class Bench:
     def __init__(self) -> None:
         self.store = MemoryStore("file:///bench")
         self.jobs = EagerJobs(self.store)
-        self.ports = Ports(jobs=self.jobs, clock=VirtualClock(START_MS))
+        self.ports = Ports(jobs=FileJobs(self.jobs), clock=VirtualClock(START_MS))
         self.log = DeltaLog(self.store)
 
     def options(self, **fields: Any) -> RunOptions:

@@ -25,6 +25,7 @@ from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.protocol import writes_deletion_vectors
 from tandem.locks.store import InProcessLocks
 from tandem.operations.ports import LocalClaims, Ports, ProcessId
+from tandem.operations.session.file_jobs import FileJobs
 
 LOCATION = "file:///simulated"
 START_MS = 1_700_000_000_000
@@ -199,7 +200,7 @@ class World:
         pid, self.next_pid = self.next_pid, self.next_pid + 1
         self.living.add(pid)
         return Ports(
-            jobs=self.jobs,
+            jobs=FileJobs(self.jobs),
             locks=self.locks,
             clock=self.clock,
             processes=SimulatedProcesses(ProcessId("here", pid, "0"), self.living),

@@ -14,27 +14,35 @@ import pytest
 from support.jobs import job_files, quick_lake
 from support.jobs.no_spark import NoSpark
 from support.jobs.quick_lake import just_before
+from support.lake.faults import ProcessDied
 from support.lake.lake import INSERT_ALL, Lake, batch
 from support.lake.rows import k_is, plus, without
-from tandem.errors import ObjectNotFound, Reason, SparkMissing
+from support.waiting import await_that
+from tandem.errors import Reason, SparkMissing
 from tandem.jobs.formats import (
     InputFile,
     JobBin,
     JobLayout,
+    JobSpec,
     RewriteJob,
     RoundRequest,
     StatementJob,
 )
+from tandem.jobs.port import JobKey
 from tandem.jobs.results import JobResult
 from tandem.jobs.runner import SMALL_BYTES, JobPhase, JobRequest, JobStatus
 from tandem.locks.store import InProcessLocks
 from tandem.operations.machine.events import Point
 from tandem.operations.ports import Ports
+from tandem.operations.session.file_jobs import FileJobs
 from tandem.spark.jobs import local_statement
 from tandem.spark.jobs.rewrite.bins import MEMORY
-from tandem.spark.launch.local import InProcessJobs, needs_no_spark
-from tandem.spark.runtime.control import Control, encode
+from tandem.spark.launch import in_process
+from tandem.spark.launch.in_process import InProcessJobs, needs_no_spark
+from tandem.spark.runtime.control import Control
 from tandem.spec.status import Phase
+
+Asked = tuple[JobKey, JobRequest, JobSpec]
 
 SMALL = JobRequest(
     "job", "rewrite", "file:///lake", "job.json", input_bytes=SMALL_BYTES, tasks=1, attempt=1
@@ -60,7 +68,7 @@ def test_which_jobs_need_no_spark(request_: JobRequest, here: bool) -> None:
 
 def test_a_compaction_runs_in_this_process(tmp_path: Path) -> None:
     lake = quick_lake.make(tmp_path)
-    ports = Ports(jobs=InProcessJobs(NoSpark()), locks=InProcessLocks())
+    ports = Ports(jobs=InProcessJobs(FileJobs(NoSpark())), locks=InProcessLocks())
     status = lake.run(lake.compaction("Major"), ports=ports)
     assert status.phase is Phase.SUCCEEDED
     lake.assert_rows(tuple(row for number in range(4) for row in batch(number)))
@@ -87,7 +95,7 @@ class OnSpark(NoSpark):
 
 def test_a_sort_runs_in_this_process(tmp_path: Path) -> None:
     lake = quick_lake.make(tmp_path)
-    ports = Ports(jobs=InProcessJobs(NoSpark()), locks=InProcessLocks())
+    ports = Ports(jobs=InProcessJobs(FileJobs(NoSpark())), locks=InProcessLocks())
     layout = {"strategy": "Sort", "columns": ["v", "k"]}
     status = lake.run(lake.compaction("Major", layout=layout), ports=ports)
     assert status.phase is Phase.SUCCEEDED
@@ -95,7 +103,14 @@ def test_a_sort_runs_in_this_process(tmp_path: Path) -> None:
     lake.assert_clean()
 
 
-def sort_of(lake: Lake, size: int) -> JobRequest:
+def asked_for(opened: Control, app: str, name: str = "job") -> Asked:
+    """What the engine gives for the job."""
+    spec = opened.spec
+    key = JobKey(name, spec.operation_id, spec.attempt, opened.store)
+    return key, replace(SMALL, app=app, name=name), spec
+
+
+def sort_of(lake: Lake, size: int) -> Asked:
     """A job that sorts all files of a table by `v`, which are said to have so many bytes."""
     store, snapshot = lake.store, lake.log.snapshot()
     inputs = [i.model_copy(update={"size": size}) for i in job_files.input_files(store, snapshot)]
@@ -105,28 +120,27 @@ def sort_of(lake: Lake, size: int) -> JobRequest:
         target_file_size=1 << 20,
         layout=JobLayout(strategy="Sort", columns=("v",)),
     )
-    opened = job_files.control(store, snapshot, job)
-    return replace(SMALL, location=store.location, spec_path=opened.path("job.json"))
+    return asked_for(job_files.control(store, snapshot, job), "rewrite")
 
 
 def test_a_sort_whose_rows_do_not_fit_into_memory_is_passed_on(tmp_path: Path) -> None:
     lake = quick_lake.make(tmp_path)
     others = OnSpark()
-    jobs = InProcessJobs(others)
-    request = sort_of(lake, MEMORY)
-    jobs.start(request)
+    jobs = InProcessJobs(FileJobs(others))
+    asked = sort_of(lake, MEMORY)
+    jobs.start(*asked)
     assert others.is_asked.wait(300)
     assert others.started == ["job"]
-    jobs.start(request)  # again: it was started
+    jobs.start(*asked)  # again: it was started
     assert others.started == ["job"]
-    jobs.stop("job")
+    assert jobs.poll(asked[0], 0).status.message == "job on Spark"
+    jobs.stop(asked[0])
     assert others.started == []
-    assert jobs.status("job").message == "job on Spark"
 
 
 def test_an_update_and_a_delete_run_in_this_process(tmp_path: Path) -> None:
     lake = quick_lake.make(tmp_path)
-    ports = Ports(jobs=InProcessJobs(NoSpark()), locks=InProcessLocks())
+    ports = Ports(jobs=InProcessJobs(FileJobs(NoSpark())), locks=InProcessLocks())
     before = tuple(row for number in range(4) for row in batch(number))
     assert lake.run(lake.update("k = 1", v="v + 15"), ports=ports).phase is Phase.SUCCEEDED
     after = plus(before, k_is(1), 15)
@@ -138,7 +152,7 @@ def test_an_update_and_a_delete_run_in_this_process(tmp_path: Path) -> None:
 
 def test_a_merge_runs_in_this_process(tmp_path: Path) -> None:
     lake = quick_lake.make(tmp_path)
-    ports = Ports(jobs=InProcessJobs(NoSpark()), locks=InProcessLocks())
+    ports = Ports(jobs=InProcessJobs(FileJobs(NoSpark())), locks=InProcessLocks())
     before = tuple(row for number in range(4) for row in batch(number))
     changed, new = before[5][0], 5_000
     merge = lake.merge(((changed, 1, 77), (new, 2, 88)))
@@ -159,7 +173,7 @@ def test_a_merge_in_this_process_goes_on_beside_another_writer(tmp_path: Path, w
         else:
             lake.foreign().delete("id = 2")
 
-    ports = Ports(jobs=InProcessJobs(NoSpark()), locks=InProcessLocks())
+    ports = Ports(jobs=InProcessJobs(FileJobs(NoSpark())), locks=InProcessLocks())
     when: dict[str, Any] = {"whenMatched": [{"where": "s.v > 0", "update": {"set": {"v": "s.v"}}}]}
     merge = lake.merge(((1, 1, 7), (2, 2, -7), (5_000, 0, 7)), **when, **INSERT_ALL)
     interceptor = just_before(Point.RECONCILE, act)
@@ -169,14 +183,12 @@ def test_a_merge_in_this_process_goes_on_beside_another_writer(tmp_path: Path, w
     lake.assert_rows(tuple(sorted((*others, (1, 1, 7), second, (5_000, 0, 7)))))
 
 
-def statement_of(lake: Lake, where: str, **set_: str) -> tuple[Control, JobRequest]:
+def statement_of(lake: Lake, where: str, name: str = "job", **set_: str) -> Asked:
     """A job that changes rows of all files of a table."""
     store, snapshot = lake.store, lake.log.snapshot()
     inputs = job_files.input_files(store, snapshot)
     job = StatementJob(where=where, set=set_, inputs=inputs, target_file_size=1 << 20)
-    opened = job_files.control(store, snapshot, job)
-    request = replace(SMALL, app="statement", location=store.location)
-    return opened, replace(request, spec_path=opened.path("job.json"))
+    return asked_for(job_files.control(store, snapshot, job), "statement", name)
 
 
 @pytest.mark.parametrize("where", [
@@ -185,13 +197,12 @@ def statement_of(lake: Lake, where: str, **set_: str) -> tuple[Control, JobReque
 ], ids=["expression", "row"])  # fmt: skip
 def test_a_statement_that_needs_spark_is_passed_on(tmp_path: Path, where: str) -> None:
     others = OnSpark()
-    jobs = InProcessJobs(others)
-    opened, request = statement_of(quick_lake.make(tmp_path), where)
-    jobs.start(request)
+    jobs = InProcessJobs(FileJobs(others))
+    asked = statement_of(quick_lake.make(tmp_path), where)
+    jobs.start(*asked)
     assert others.is_asked.wait(300)
-    with pytest.raises(ObjectNotFound):
-        opened.result(0)
-    jobs.stop("job")
+    assert jobs.result(asked[0], 0) is None
+    jobs.stop(asked[0])
     assert others.started == []
 
 
@@ -200,34 +211,31 @@ def test_a_statement_on_many_rows_is_passed_on(
 ) -> None:
     monkeypatch.setattr(local_statement, "MOST_ROWS_HERE", 39)
     others = OnSpark()
-    jobs = InProcessJobs(others)
-    _, request = statement_of(quick_lake.make(tmp_path), "`k` = 1")  # 40 rows
-    jobs.start(request)
+    jobs = InProcessJobs(FileJobs(others))
+    asked = statement_of(quick_lake.make(tmp_path), "`k` = 1")  # 40 rows
+    jobs.start(*asked)
     assert others.is_asked.wait(300)
-    jobs.stop("job")
+    jobs.stop(asked[0])
     assert others.started == []
 
 
-def until_answered(opened: Control, round_: int) -> JobResult:
-    pause = threading.Event()
-    for _ in range(30_000):
-        try:
-            return opened.result(round_)
-        except ObjectNotFound:
-            pause.wait(0.01)
-    raise AssertionError(f"round {round_} has no result")
+def until_answered(jobs: InProcessJobs, key: JobKey, round_: int) -> JobResult:
+    await_that(lambda: jobs.poll(key, round_).has_result, f"the result of round {round_}")
+    found = jobs.result(key, round_)
+    assert found is not None
+    return found
 
 
-def ask(opened: Control, round_: int, inputs: Sequence[InputFile]) -> None:
+def ask(jobs: InProcessJobs, key: JobKey, round_: int, inputs: Sequence[InputFile]) -> RoundRequest:
     """Ask for another round, of all rows of these files."""
     asked = RoundRequest(
-        operation_id=opened.spec.operation_id,
-        attempt=opened.spec.attempt,
+        operation_id=key.operation_id,
+        attempt=key.attempt,
         round=round_,
         table_version=9,
         inputs=tuple(inputs),
     )
-    opened.store.put(opened.round_path(round_, "request.json"), encode(asked))
+    return jobs.ask(key, asked)
 
 
 def test_rounds_are_served_until_the_job_is_stopped(
@@ -235,37 +243,112 @@ def test_rounds_are_served_until_the_job_is_stopped(
 ) -> None:
     """A job that waits for a round leaves its core to others."""
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
-    jobs = InProcessJobs(NoSpark())
+    jobs = InProcessJobs(FileJobs(NoSpark()))
     served = []
-    for number in range(2):
-        opened, request = statement_of(quick_lake.make(tmp_path / str(number)), "`k` = 1", v="0")
-        jobs.start(replace(request, name=str(number)))
-        served.append(opened)
+    for name in ("first", "second"):
+        asked = statement_of(quick_lake.make(tmp_path / name), "`k` = 1", name, v="0")
+        jobs.start(*asked)
+        served.append((asked[0], asked[2]))
     for round_ in (0, 1, 2):
-        for opened in served:
-            assert until_answered(opened, round_).rows_matched == 8
-            ask(opened, round_ + 1, opened.spec.job.reads)
-    for number, opened in enumerate(served):
-        assert until_answered(opened, 3).outputs[0].round == 3
-        assert jobs.status(str(number)).phase is JobPhase.RUNNING
-        jobs.stop(str(number))
-        assert jobs.status(str(number)).phase is JobPhase.ENDED
+        for key, spec in served:
+            assert until_answered(jobs, key, round_).rows_matched == 8
+            ask(jobs, key, round_ + 1, spec.job.reads)
+    for key, _ in served:
+        assert until_answered(jobs, key, 3).outputs[0].round == 3
+        assert jobs.poll(key, 4).status.phase is JobPhase.RUNNING
+        jobs.stop(key)
+        assert key.name not in {thread.name for thread in threading.enumerate()}
 
 
-def test_a_round_that_needs_spark_goes_there_with_the_job(tmp_path: Path) -> None:
+def test_a_job_ends_when_no_more_rounds_follow(tmp_path: Path) -> None:
+    jobs = InProcessJobs(FileJobs(NoSpark()))
+    key, request, spec = statement_of(quick_lake.make(tmp_path), "`k` = 1", v="0")
+    jobs.start(key, request, spec)
+    until_answered(jobs, key, 0)
+    jobs.finish(key)
+    await_that(lambda: jobs.poll(key, 1).status.phase is JobPhase.ENDED, "the end of the job")
+
+
+def test_the_first_request_of_a_round_stands(tmp_path: Path) -> None:
+    jobs = InProcessJobs(FileJobs(NoSpark()))
+    key, request, spec = statement_of(quick_lake.make(tmp_path), "`k` = 1", v="0")
+    jobs.start(key, request, spec)
+    until_answered(jobs, key, 0)
+    first = ask(jobs, key, 1, spec.job.reads)
+    assert ask(jobs, key, 1, ()) is first
+    assert until_answered(jobs, key, 1).rows_matched == 8
+    jobs.stop(key)
+
+
+def test_what_engine_and_job_say_is_not_stored(tmp_path: Path) -> None:
+    lake = quick_lake.make(tmp_path)
+    jobs = InProcessJobs(FileJobs(NoSpark()))
+    key, request, spec = statement_of(lake, "`k` = 1", v="0")
+    jobs.start(key, request, spec)
+    result = until_answered(jobs, key, 0)
+    ask(jobs, key, 1, spec.job.reads)
+    until_answered(jobs, key, 1)
+    jobs.finish(key)
+    assert result.matches is not None
+    assert len(jobs.read(lake.store, result.matches)) == result.matches.size
+    jobs.stop(key)
+    folder = lake.path / spec.control_prefix
+    assert [path.name for path in folder.rglob("*") if path.is_file()] == ["job.json"]
+
+
+def test_what_took_long_is_stored_for_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The work of a process that dies after it, before the commit, is not done again."""
+    monkeypatch.setattr(in_process, "KEPT_AFTER_S", 0.0)
+    lake = quick_lake.make(tmp_path)
+    operation = lake.update("k = 1", v="v + 15")
+
+    def dies() -> None:
+        raise ProcessDied
+
+    interceptor = just_before(Point.RECONCILE, dies)
+    ports = Ports(jobs=InProcessJobs(FileJobs(NoSpark())), locks=InProcessLocks())
+    with pytest.raises(ProcessDied):
+        lake.run(operation, ports=ports, interceptor=interceptor)
+    # It reads what is stored, and its jobs would be an error.
+    ports = Ports(jobs=FileJobs(Forgetful()), locks=InProcessLocks())
+    assert lake.run(operation, ports=ports).phase is Phase.SUCCEEDED
+    lake.assert_rows(plus(tuple(row for n in range(4) for row in batch(n)), k_is(1), 15))
+    lake.assert_clean()
+
+
+class Forgetful(NoSpark):
+    """Knows no job."""
+
+    def status(self, name: str) -> JobStatus:  # noqa: ARG002
+        return JobStatus(JobPhase.UNKNOWN)
+
+    def stop(self, name: str) -> None:
+        pass
+
+
+def test_a_round_that_needs_spark_goes_there_with_what_was_said(tmp_path: Path) -> None:
     lake = quick_lake.make(tmp_path)
     others = OnSpark()
-    jobs = InProcessJobs(others)
-    opened, request = statement_of(lake, "1 / (`k` - 77) > 0")
-    jobs.start(request)
-    until_answered(opened, 0)
+    files = FileJobs(others)
+    jobs = InProcessJobs(files)
+    key, request, spec = statement_of(lake, "1 / (`k` - 77) > 0")
+    jobs.start(key, request, spec)
+    first = until_answered(jobs, key, 0)
     lake.append(((1000, 77, 0),))
     later = job_files.input_files(lake.store, lake.log.snapshot())
-    ask(opened, 1, later)
+    request_ = ask(jobs, key, 1, later)
     assert others.is_asked.wait(300)
-    with pytest.raises(ObjectNotFound):
-        opened.result(1)
-    jobs.stop("job")
+    stored = files.result(key, 0)
+    assert stored is not None
+    assert first.matches is not None
+    assert stored.matches is not None
+    assert files.read(lake.store, stored.matches) == jobs.read(lake.store, first.matches)
+    assert files.ask(key, request_.model_copy(update={"inputs": ()})) == request_
+    await_that(lambda: jobs.poll(key, 1).status.phase is JobPhase.RUNNING, "the job on Spark")
+    assert jobs.result(key, 1) is None
+    jobs.stop(key)
     assert others.started == []
 
 
@@ -274,11 +357,11 @@ def test_a_sort_that_needs_spark_fails_where_there_is_none(tmp_path: Path) -> No
         def start(self, request: JobRequest) -> None:
             raise SparkMissing("no Java was found", resource=request.name)
 
-    jobs = InProcessJobs(Missing())
-    jobs.start(sort_of(quick_lake.make(tmp_path), MEMORY))
-    jobs.stop("job")
-    status = jobs.status("job")
-    assert status.phase is JobPhase.FAILED
+    jobs = InProcessJobs(FileJobs(Missing()))
+    asked = sort_of(quick_lake.make(tmp_path), MEMORY)
+    jobs.start(*asked)
+    await_that(lambda: jobs.poll(asked[0], 0).status.phase is JobPhase.FAILED, "the failure")
+    status = jobs.poll(asked[0], 0).status
     assert status.reason is Reason.SPARK_MISSING
     assert not status.transient
 
@@ -286,17 +369,8 @@ def test_a_sort_that_needs_spark_fails_where_there_is_none(tmp_path: Path) -> No
 def test_a_failure_is_recorded_as_that_of_any_job(tmp_path: Path) -> None:
     lake = quick_lake.make(tmp_path)
     (lake.path / lake.first_add.path).write_bytes(b"no Parquet")
-    ports = Ports(jobs=InProcessJobs(NoSpark()), locks=InProcessLocks())
+    ports = Ports(jobs=InProcessJobs(FileJobs(NoSpark())), locks=InProcessLocks())
     operation = lake.compaction("Major", backoffLimit=0)
     status = lake.run(operation, ports=ports)
     assert status.phase is Phase.FAILED
     assert "a data file cannot be read" in str(status.conditions)
-
-
-def test_a_job_whose_files_are_gone_fails_with_what_was_not_found(tmp_path: Path) -> None:
-    jobs = InProcessJobs(NoSpark())
-    jobs.start(replace(SMALL, location=tmp_path.as_uri()))
-    jobs.stop("job")
-    status = jobs.status("job")
-    assert status.phase is JobPhase.FAILED
-    assert "job.json" in status.message

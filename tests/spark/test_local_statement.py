@@ -279,7 +279,7 @@ def test_every_row_is_found_once_however_files_are_cut(
     )
     splits = [InputSplit(i, part, parts) for i in range(len(inputs)) for part in range(parts)]
     answers = [
-        find_rows(store, job.spec, inputs, 0, task, some)
+        find_rows(store, job.spec, inputs, task, some)
         for task, some in enumerate((splits[:cut], splits[cut:]))
     ]
     outputs, matches = joined(answers, 0)

@@ -19,7 +19,7 @@ from tandem.jobs.formats import JobBin, RewriteJob
 from tandem.jobs.results import JobProgress
 from tandem.spark.jobs.rewrite import job as rewrite
 from tandem.spark.runtime import control
-from tandem.spark.runtime.control import Control, Counter, prefix_of, reported, task_counts
+from tandem.spark.runtime.control import Control, Counter, HeldCounters, StoredCounters, reported
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +84,7 @@ def test_a_rewrite_shows_every_file_before_it_ends(job: Control) -> None:
     assert [p.files_done for p in seen] == [4, 6]
     assert all(p.files_total == 6 for p in seen)
     assert 0 < seen[0].bytes_done < seen[0].bytes_total
-    assert task_counts(job.store, prefix_of(job.spec.control_prefix)) == {0: 4, 1: 2}
+    assert job.counters(0).counts() == {0: 4, 1: 2}
     last = shown(job)
     assert (last.files_done, last.bytes_done) == (last.files_total, last.bytes_total)
 
@@ -95,7 +95,7 @@ def test_a_bin_counts_its_files_one_by_one() -> None:
             found.append((path, len(data)))
 
     found: list[tuple[str, int]] = []
-    counter = Counter(Noting(), "c", 3)
+    counter = Counter(StoredCounters(Noting(), "c"), 3)
     for _ in range(3):
         threading.Event().wait(0.002)
         counter.add()
@@ -107,9 +107,22 @@ def test_the_last_files_of_a_quick_bin_are_shown_when_it_ends(
 ) -> None:
     monkeypatch.setattr(control, "EVERY_SECONDS", 3600.0)
     shown_by_each: list[dict[int, int]] = []
-    found = prefix_of(job.spec.control_prefix)
-    rewrite.run(job, Context(lambda: shown_by_each.append(task_counts(job.store, found))))  # type: ignore[arg-type]
+
+    def between() -> None:
+        shown_by_each.append(dict(job.counters(0).counts()))
+
+    rewrite.run(job, Context(between))  # type: ignore[arg-type]
     assert shown_by_each == [{0: 4}, {0: 4, 1: 2}]
+
+
+def test_counts_in_memory_are_those_of_the_tasks() -> None:
+    counters = HeldCounters()
+    for number, files in ((0, 4), (1, 2)):
+        counter = Counter(counters, number)
+        for _ in range(files):
+            counter.add()
+        counter.show()
+    assert counters.counts() == {0: 4, 1: 2}
 
 
 def test_a_failing_counter_fails_no_job(job: Control) -> None:
@@ -117,11 +130,11 @@ def test_a_failing_counter_fails_no_job(job: Control) -> None:
         def put(self, path: str, data: bytes) -> None:
             raise StorageError("no", resource=path, found=len(data))
 
-    counter = Counter(Broken(), "c", 0)
+    counter = Counter(StoredCounters(Broken(), "c"), 0)
     counter.add()
     counter.show()
     with reported(job, "Rewriting", (1, 10), lambda _: (0, 0)):
-        job.store.put(f"{prefix_of(job.spec.control_prefix)}/0", b".")
+        job.counters(0).show(0, 1)
     assert shown(job).files_done == 1
 
 

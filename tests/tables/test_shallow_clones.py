@@ -32,6 +32,7 @@ from tandem.operations import runner
 from tandem.operations.clean.clean import CleaningOptions, clean
 from tandem.operations.model import Table
 from tandem.operations.ports import Ports
+from tandem.operations.session.file_jobs import FileJobs
 from tandem.planning.cleaning import DAY_MS, CleaningRules
 from tandem.spark.sources.readers import delta_files
 from tandem.spec import LakeTable, parse
@@ -55,7 +56,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, delta_spark: SparkSession) ->
 @pytest.fixture
 def clone(made: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The clone; its source must be as it was afterwards. Jobs need no Spark."""
-    monkeypatch.setattr(runner, "local_ports", lambda: Ports(jobs=QuickJobs()))
+    monkeypatch.setattr(runner, "local_ports", lambda: Ports(jobs=FileJobs(QuickJobs())))
     kept = made / "kept"
     shutil.copytree(made / "clone", kept)
     before = content(made / "source")

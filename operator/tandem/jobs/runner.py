@@ -1,4 +1,4 @@
-"""The port through which the engine starts and watches jobs.
+"""The port through which processes of jobs are started and watched.
 
 Implementations: a local `spark-submit` process (`tandem.spark.launch.local`), a `SparkApplication`
 in a cluster (`tandem.kube.controllers.spark_jobs`); in tests a shared session in the
@@ -32,6 +32,10 @@ class JobPhase(StrEnum):
     ENDED = "Ended"  # exit code 0; look for the result
     FAILED = "Failed"
     UNKNOWN = "Unknown"  # not started by this runner, or forgotten
+
+
+LOST = frozenset({JobPhase.ENDED, JobPhase.FAILED, JobPhase.UNKNOWN})
+"""Of a job in these phases no further result comes."""
 
 
 @dataclass(frozen=True, slots=True)

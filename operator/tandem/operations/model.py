@@ -25,9 +25,9 @@ from tandem.delta.protocol import (
 )
 from tandem.errors import Reason
 from tandem.jobs.formats import AnyJob, JobSpec, RoundRequest
-from tandem.jobs.results import JobResult
+from tandem.jobs.results import JobResult, SideFileRef
 from tandem.locks.rules import NOTHING, LockResources
-from tandem.operations.attempt import paths
+from tandem.operations.attempt import paths, records
 from tandem.operations.attempt.records import PlanRecord
 from tandem.operations.edits import Edits
 from tandem.operations.machine.events import Verdict
@@ -262,7 +262,8 @@ class Work:
     `exclusive`: the attempt locks its chunks exclusively. `new_commits`: those by which `latest`
     was read, for a kind that `keeps_commits`, until it takes them. `part`: what it does is one
     batch, perhaps the last, of several. `edit_attempts`: the rounds in which it made edits, by
-    their bytes. `upgrade`: enables deletion vectors, to be called before a commit."""
+    their bytes. `upgrade`: enables deletion vectors, to be called before a commit.
+    `read_beside` reads what belongs to a result."""
 
     identity: Identity
     table: Table
@@ -291,8 +292,13 @@ class Work:
     new_commits: dict[int, Commit] = field(default_factory=dict)
     edit_attempts: Attempts = field(default_factory=Attempts)
     upgrade: Callable[[], None] | None = None
+    read_beside: Callable[[Store, SideFileRef], bytes] = records.read_side_file
     _edits: Edits | None = None
     _small_rounds: SmallRounds | None = None
+
+    def read(self, ref: SideFileRef) -> bytes:
+        """What belongs to a result or a request. Raises: ManifestInvalid, StorageError."""
+        return self.read_beside(self.table.store, ref)
 
     @property
     def small_rounds(self) -> SmallRounds:

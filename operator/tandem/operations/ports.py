@@ -1,7 +1,7 @@
 """What the engine needs from outside, as ports: tests and the operator supply their own.
 
 The store comes with the table (`tandem.storage.Store`), jobs through
-`tandem.jobs.runner.JobRunner`, locks through `tandem.locks.store.LockStore`.
+`tandem.jobs.port.Jobs`, locks through `tandem.locks.store.LockStore`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Protocol
 
-from tandem.jobs.runner import JobRunner
+from tandem.jobs.port import Jobs
 from tandem.locks.store import InProcessLocks, LockStore
 from tandem.operations.rounds import SmallRounds
 from tandem.turns import waiting
@@ -175,7 +175,7 @@ def arrow_rounds() -> SmallRounds:
 class Ports:
     """All ports of one engine."""
 
-    jobs: JobRunner
+    jobs: Jobs
     locks: LockStore = field(default_factory=InProcessLocks)
     clock: Clock = field(default_factory=SystemClock)
     processes: Processes = field(default_factory=SystemProcesses)

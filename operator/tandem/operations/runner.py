@@ -27,6 +27,7 @@ from tandem.operations.machine.events import StopRequest
 from tandem.operations.model import SourceAccess, Table
 from tandem.operations.ports import Ports, SystemClock
 from tandem.operations.report.status import conditions, repeated
+from tandem.operations.session.file_jobs import FileJobs
 from tandem.operations.session.session import Session
 from tandem.operations.tables import adopt as tables
 from tandem.operations.tables import log_status
@@ -103,13 +104,11 @@ def plan(
 
 def local_ports() -> Ports:
     """The ports for this machine, with locks in this process and local Spark."""
-    from tandem.spark.launch.local import (
-        InProcessJobs,  # slow imports
-        LocalRunner,
-    )
+    from tandem.spark.launch.in_process import InProcessJobs  # slow imports
+    from tandem.spark.launch.local import LocalRunner
 
     local = LocalRunner()
-    return Ports(jobs=InProcessJobs(local), close=local.close)
+    return Ports(jobs=InProcessJobs(FileJobs(local)), close=local.close)
 
 
 class _Runner:

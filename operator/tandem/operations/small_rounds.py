@@ -35,7 +35,6 @@ from tandem.jobs.formats import (
     StatementJob,
 )
 from tandem.jobs.results import SideFileRef
-from tandem.operations.attempt.records import read_side_file
 from tandem.operations.rounds import SmallRoundResult
 from tandem.pruning.selection import KEY_TYPES, Keys, keys_of
 from tandem.reconcile.matches import Sources, unmatched_sources
@@ -136,7 +135,7 @@ def _load(work: Work, ref: SideFileRef) -> SourceCopy:
     _, spec = work.frozen
     assert isinstance(spec.job, MergeJob)
     try:
-        with pa.ipc.open_file(pa.BufferReader(read_side_file(work.table.store, ref))) as reader:
+        with pa.ipc.open_file(pa.BufferReader(work.read(ref))) as reader:
             rows = reader.read_all()
         metadata = rows.schema.metadata or {}
         schema = metadata[SOURCE_SCHEMA].decode()

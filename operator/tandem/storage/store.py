@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, Protocol, TypeVar, cast
 
 from tandem import turns
+from tandem.errors import ObjectNotFound
 
 T = TypeVar("T")
 
@@ -131,3 +132,12 @@ class Store(Protocol):
         object, it stays, and only temporary files for it are deleted. Returns the number of
         deleted objects."""
         ...
+
+
+def exists(store: Store, path: str) -> bool:
+    """Whether there is an object at the path. Raises: StorageError."""
+    try:
+        store.head(path)
+    except ObjectNotFound:
+        return False
+    return True

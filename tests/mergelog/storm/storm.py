@@ -27,6 +27,7 @@ from tandem.delta.scan import scan
 from tandem.operations.execute import ExecutionOptions, finish, open_session
 from tandem.operations.model import Table
 from tandem.operations.ports import Ports
+from tandem.operations.session.file_jobs import FileJobs
 from tandem.spec.compaction import TableCompaction
 from tandem.spec.log_compaction import LogCompaction
 from tandem.spec.status import OperationStatus, Phase
@@ -192,7 +193,7 @@ class Storm:
         )
         log = DeltaLog(self.store)
         table = Table(self.store, log, "LakeTable/storm", storage_options=self.options)
-        ports = Ports(jobs=QuickJobs())
+        ports = Ports(jobs=FileJobs(QuickJobs()))
         session = open_session(operation, table, ports, ExecutionOptions(poll_ms=1))
         return finish(session, operation, ports)
 

@@ -43,6 +43,7 @@ from tandem.operations.ports import Ports
 from tandem.operations.registry import import_kinds, table_of
 from tandem.operations.rounds import NoSmallRounds
 from tandem.operations.session import carry_out
+from tandem.operations.session.file_jobs import FileJobs
 from tandem.planning.cleaning import CleaningRules
 from tandem.spark.jobs.edits import EditMaker, WantedEdit
 from tandem.spec.resources import Operation
@@ -311,7 +312,7 @@ def _operate(order: Order, foreign: _Foreign | None) -> dict[str, Any]:
 
     jobs = QuickJobs(hook=lambda where: striker.at(f"job:{where}", after=False))
     # Every round is the job's, so that operations reach all points.
-    ports = Ports(jobs=jobs, locks=locks, small_rounds=NoSmallRounds)
+    ports = Ports(jobs=FileJobs(jobs), locks=locks, small_rounds=NoSmallRounds)
     execution = driver.ExecutionOptions(poll_ms=2, lock_wait_s=0.01, interceptor=interceptor)
     session = driver.open_session(resource, table, ports, execution)
     status = driver.finish(session, resource, ports)

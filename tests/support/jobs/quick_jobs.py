@@ -414,7 +414,7 @@ def _in_partitions(
     spec = opened.spec
 
     def task(number: int, splits: Sequence[InputSplit]) -> TaskRows:
-        return local_statement.find_rows(opened.store, spec, inputs, round_, number, splits)
+        return local_statement.find_rows(opened.store, spec, inputs, number, splits)
 
     found = in_tasks(opened, None, inputs, round_, "Evaluating", task)
     store_facts(opened.store, spec.table.table_id, (file for each in found for file in each.files))

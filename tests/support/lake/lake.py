@@ -45,6 +45,7 @@ from tandem.operations.machine.events import Point
 from tandem.operations.model import Table
 from tandem.operations.ports import Ports, ProcessId, SystemClock, SystemProcesses
 from tandem.operations.rounds import NoSmallRounds
+from tandem.operations.session.file_jobs import FileJobs
 from tandem.operations.session.options import Interceptor, passthrough
 from tandem.spec.resources import LakeTable, Operation
 from tandem.spec.status import OperationResult, OperationStatus, Phase, Reconciled
@@ -138,10 +139,11 @@ class Lake:
     # Running
 
     def ports(self, **changes: Any) -> Ports:
-        given = {"jobs": self.jobs, "locks": self.locks, "clock": QuickClock()}
+        given: dict[str, Any] = {"jobs": self.jobs, "locks": self.locks, "clock": QuickClock()}
         if not self.small:
             given["small_rounds"] = NoSmallRounds
-        return Ports(**{**given, **changes})
+        given |= changes
+        return Ports(**{**given, "jobs": FileJobs(given["jobs"])})
 
     def table(self) -> Table:
         resource = spec.parse(

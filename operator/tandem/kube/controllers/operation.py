@@ -42,6 +42,7 @@ from tandem.operations.execute import ExecutionOptions, finish, open_session
 from tandem.operations.machine.events import StopRequest
 from tandem.operations.model import Table
 from tandem.operations.ports import Ports
+from tandem.operations.session.file_jobs import FileJobs
 from tandem.operations.session.session import Session
 from tandem.spec.loader import parse
 from tandem.spec.resources import Operation
@@ -329,7 +330,7 @@ class OperationController:
         self._was_suspended = False
         retry = retry_requested(self._body)
         ports = Ports(
-            jobs=context.runner_factory(resource, self._body, table),
+            jobs=FileJobs(context.runner_factory(resource, self._body, table)),
             locks=context.locks,
             clock=context.clock,
             processes=context.processes,

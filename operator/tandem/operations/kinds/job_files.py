@@ -20,7 +20,6 @@ from tandem.errors import ManifestInvalid
 from tandem.jobs.formats import InputFile, RewriteJob
 from tandem.jobs.results import JobResult, OutputFile
 from tandem.operations.attempt import paths as files
-from tandem.operations.attempt.records import read_side_file
 from tandem.operations.kinds.commit_history import SnapshotView
 from tandem.operations.kinds.time_column import time_column
 from tandem.operations.model import OutputFileChange, Table, Work
@@ -212,7 +211,7 @@ def input_file(view: SnapshotView, path: str, wanted: BitMap64 | None) -> InputF
     )
 
 
-def matches_of(table: Table, result: JobResult) -> pa.Table:
+def matches_of(work: Work, result: JobResult) -> pa.Table:
     """The matches of a round, as `JobResult` describes them. Raises: ManifestInvalid."""
     if result.matches is None:
         raise ManifestInvalid(
@@ -220,8 +219,7 @@ def matches_of(table: Table, result: JobResult) -> pa.Table:
             resource=files.rounds(result.operation_id, result.attempt),
             field="matches",
         )
-    data = read_side_file(table.store, result.matches)
-    with pa.ipc.open_file(pa.BufferReader(data)) as reader:
+    with pa.ipc.open_file(pa.BufferReader(work.read(result.matches))) as reader:
         return reader.read_all()
 
 

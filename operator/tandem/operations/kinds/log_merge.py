@@ -48,7 +48,6 @@ from tandem.mergelog.state.log_table import (
     state_of,
 )
 from tandem.mergelog.state.versions import MERGED, BlockLogState, in_order
-from tandem.operations.attempt.records import read_side_file
 from tandem.operations.kinds.commit_history import SnapshotView, VectorCache
 from tandem.operations.kinds.job_files import new_segment, numbers_at, output_add, require_inside
 from tandem.operations.kinds.table_changes import (
@@ -200,9 +199,7 @@ class LogMergeKind:
         if result.matches is None:
             raise ManifestInvalid("a log merge's result has no matches", field="matches")
         try:
-            with pa.ipc.open_file(
-                pa.BufferReader(read_side_file(work.table.store, result.matches))
-            ) as reader:
+            with pa.ipc.open_file(pa.BufferReader(work.read(result.matches))) as reader:
                 found = read(reader.read_all())
         except (pa.ArrowInvalid, ValueError) as error:
             raise ManifestInvalid(

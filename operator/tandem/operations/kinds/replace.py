@@ -142,7 +142,7 @@ def rows_of_round(work: Work, round_: int) -> Mapping[str, BitMap64]:
     if not inputs:
         return {}
     paths = [file.logged_path for file in inputs]
-    result = round_result(matches_of(work.table, work.results[round_]), paths, ())
+    result = round_result(matches_of(work, work.results[round_]), paths, ())
     check_part(result, {file.logged_path: span(0, file.rows) for file in inputs})
     found = {path: to_bitmap(matches.positions) for path, matches in result.matches.items()}
     return {path: found.get(path, BitMap64()) for path in paths}

@@ -26,7 +26,6 @@ from tandem.jobs.results import OutputFile
 from tandem.jobs.runner import SMALL_BYTES
 from tandem.locks.rules import LockResources, Mode, named
 from tandem.operations.attempt import paths
-from tandem.operations.attempt.records import read_side_file
 from tandem.operations.kinds.commit_history import CommitHistory, SnapshotView, VectorCache
 from tandem.operations.kinds.heirs import HeirSearch, read_rows
 from tandem.operations.kinds.job_files import changes_of, input_file, output_add
@@ -120,7 +119,7 @@ class RewriteKind:
             )
         # The attempt may have been planned by another process, and be adopted after one of ours.
         self.begin()
-        self._row_map_bytes = read_side_file(work.table.store, result.row_map)
+        self._row_map_bytes = work.read(result.row_map)
         plan, job = work.frozen
         assert isinstance(job.job, RewriteJob)
         rows = sum(file.rows for file in job.job.inputs)

@@ -404,7 +404,7 @@ def result_of_round(work: Work, round_: int, *, merged: bool) -> RoundResult:
     result = work.results[round_]
     inputs = job.job.inputs if round_ == 0 else work.requests[round_].inputs
     return round_result(
-        matches_of(work.table, result),
+        matches_of(work, result),
         [file.logged_path for file in inputs],
         _files(result.outputs, fresh=False),
         fresh=_files(result.outputs, fresh=True),

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise
 from typing import Final
 
@@ -24,7 +23,6 @@ from tandem.jobs.formats import InputFile, RoundRequest, SideFileRef
 from tandem.jobs.results import OutputFile
 from tandem.jobs.runner import SMALL_BYTES
 from tandem.operations.attempt import paths
-from tandem.operations.attempt.records import read_side_file
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, OutputFileChange, Work
 from tandem.operations.report.explain import of_edits
@@ -98,7 +96,7 @@ def round_of_edits(work: Work) -> RoundRequest | None:
 def load_edits(work: Work, round_: int, *, seconds: float = 0.0) -> None:
     """Take over the edits that the job's driver made in a round. Raises: ManifestInvalid."""
     request, result = work.requests[round_], work.results[round_]
-    wanted = wanted_of(request, partial(read_side_file, work.table.store))
+    wanted = wanted_of(request, work.read)
     expected = [each.source.rows - len(each.drops) for each in wanted]
     if [output.rows for output in result.outputs] != expected:
         raise ManifestInvalid(

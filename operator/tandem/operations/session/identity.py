@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from tandem.delta.log.snapshot import Snapshot
-from tandem.errors import ObjectNotFound
 from tandem.operations.attempt import paths, records
 from tandem.operations.attempt.records import OperationRecord, ResultRecord
 from tandem.operations.model import Identity, Table
 from tandem.operations.session import commit_actions, recovery
 from tandem.spec.resources import Operation, canonical_spec, spec_hash
 from tandem.spec.status import Phase
+from tandem.storage.store import exists
 
 
 def identify(
@@ -59,7 +59,7 @@ def identify(
 def has_begun(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
     """Whether the run has begun. The log shows it for longer than its record is kept."""
     in_log = commit_actions.txn_markers(snapshot, operation_id) != commit_actions.TxnMarkers()
-    return in_log or _exists(table, paths.identity(operation_id))
+    return in_log or exists(table.store, paths.identity(operation_id))
 
 
 def may_count(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
@@ -72,7 +72,7 @@ def may_count(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
 
 def is_recorded(table: Table, operation_id: str) -> bool:
     """Whether the end of the run is recorded: nothing of it is left to do."""
-    return _exists(table, paths.result(operation_id))
+    return exists(table.store, paths.result(operation_id))
 
 
 def has_ended(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
@@ -105,11 +105,3 @@ def _of_another_table(table: Table, snapshot: Snapshot, operation_id: str) -> bo
     path = paths.identity(operation_id)
     record = records.load(table.store, path, OperationRecord, operation_id=operation_id)
     return record is not None and record.table_id not in ("", snapshot.metadata.id)
-
-
-def _exists(table: Table, path: str) -> bool:
-    try:
-        table.store.head(path)
-    except ObjectNotFound:
-        return False
-    return True

@@ -1,7 +1,4 @@
-"""The engine's side of a job: freezes its plan, starts it, polls it, verifies its result.
-
-Only the result file shows success; the runner's status only says when to stop waiting for it.
-"""
+"""The engine's side of a job: freezes its plan, starts it, polls it, verifies its result."""
 
 from __future__ import annotations
 
@@ -9,29 +6,24 @@ import math
 from collections.abc import Mapping
 
 from tandem.delta.datafiles.bloom_filters import usable_filters
-from tandem.errors import (
-    AlreadyExists,
-    ManifestInvalid,
-    ObjectNotFound,
-    OutputMissing,
-    Reason,
-)
-from tandem.jobs.formats import JobSpec, JobTable, RoundRequest
-from tandem.jobs.results import JobFailure, JobProgress, JobResult
-from tandem.jobs.runner import JobPhase, JobRequest, JobRunner
+from tandem.errors import ManifestInvalid, OutputMissing, Reason
+from tandem.jobs.formats import JobSpec, JobTable
+from tandem.jobs.port import JobKey, Jobs
+from tandem.jobs.results import JobProgress, JobResult
+from tandem.jobs.runner import LOST, JobRequest
 from tandem.operations.attempt import paths, records
 from tandem.operations.attempt.records import PlanRecord, ProtocolRecord
 from tandem.operations.machine.events import Event, JobLost, JobRunning, RoundDone
 from tandem.operations.model import CommitContent, ProgressBaseline, Work
 from tandem.operations.report.status import duration_in_words
+from tandem.operations.session.recovery import job_key
 from tandem.spec.status import Progress
-from tandem.storage.store import Store, side_by_side
+from tandem.storage.store import Store, exists, side_by_side
 
 LOOK_EVERY = 20
 """One of so many polls checks whether another session has ended the attempt."""
 _TELLING = 20
 """An ETA is given once the twentieth part of the work is done."""
-_LOST = frozenset({JobPhase.ENDED, JobPhase.FAILED, JobPhase.UNKNOWN})
 
 
 def persist(work: Work, attempt: int) -> None:
@@ -141,19 +133,23 @@ def request(work: Work, attempt: int) -> JobRequest:
     )
 
 
-def poll(work: Work, runner: JobRunner, attempt: int, round_: int, now_ms: int) -> Event:
+def key(work: Work, attempt: int) -> JobKey:
+    """The job of an attempt."""
+    return job_key(work.table.store, work.identity.operation_id, attempt)
+
+
+def poll(work: Work, jobs: Jobs, attempt: int, round_: int, now_ms: int) -> Event:
     """Whether the round's result is there, may still come, or will never come."""
     store, operation_id = work.table.store, work.identity.operation_id
-    # Asked before looking for the result, so that one written in between is not missed.
-    status = runner.status(paths.job_name(operation_id, attempt))
-    if _exists(store, paths.round_file(operation_id, attempt, round_, "result.json")):
+    found = jobs.poll(key(work, attempt), round_)
+    if found.has_result:
         return RoundDone(round_)
-    failure = _failure(store, operation_id, attempt, round_)
+    status, failure = found.status, found.failure
     if failure is not None:
         # The job does not know for which resource it works.
         message = f"{work.identity.display}: {failure.message}"
         return JobLost(_reason(failure.reason), message, failure.transient)
-    if status.phase in _LOST:
+    if status.phase in LOST:
         where = f" (log: {status.log})" if status.log else ""
         message = status.message or "the job ended without a result"
         return JobLost(status.reason or Reason.JOB_FAILED, f"{message}{where}", status.transient)
@@ -164,26 +160,14 @@ def poll(work: Work, runner: JobRunner, attempt: int, round_: int, now_ms: int) 
         return JobLost(Reason.ABANDONED, message)
     # A job that only waits is not lost: its image may still be pushed, a node be added.
     waiting_reason = None if status.reason is None else (status.reason, status.message)
-    return JobRunning(_progress(work, attempt, round_, now_ms), waiting_reason)
+    return JobRunning(_progress(work, found.progress, round_, now_ms), waiting_reason)
 
 
-def _failure(store: Store, operation_id: str, attempt: int, round_: int) -> JobFailure | None:
-    # One driver serves all rounds: it may have reported its failure in the round it began with.
-    for reported_in in sorted({round_, 0}, reverse=True):
-        path = paths.round_file(operation_id, attempt, reported_in, "failure.json")
-        found = records.load(store, path, JobFailure, operation_id=operation_id, attempt=attempt)
-        if found is not None:
-            return found
-    return None
-
-
-def read_result(work: Work, attempt: int, round_: int) -> None:
+def read_result(work: Work, jobs: Jobs, attempt: int, round_: int) -> None:
     """Read the round's manifest into `work`. Raises: ManifestInvalid, StorageError."""
     operation_id = work.identity.operation_id
     path = paths.round_file(operation_id, attempt, round_, "result.json")
-    result = records.load(
-        work.table.store, path, JobResult, operation_id=operation_id, attempt=attempt, round=round_
-    )
+    result = jobs.result(key(work, attempt), round_)
     if result is None:
         raise ManifestInvalid(
             "the result no longer exists",
@@ -203,20 +187,6 @@ def read_result(work: Work, attempt: int, round_: int) -> None:
                 expected=f"{folder}…",
             )
     work.results[round_] = result
-
-
-def request_round(work: Work, attempt: int, round_: int, request_: RoundRequest) -> None:
-    """Ask the job's driver to evaluate more rows."""
-    path = paths.round_file(work.identity.operation_id, attempt, round_, "request.json")
-    try:
-        work.table.store.put_if_absent(path, records.encode(request_))
-    except AlreadyExists:
-        # A duplicate of this process, or our first try, made a request before, which stands.
-        there = records.load(work.table.store, path, RoundRequest, round=round_)
-        if there is None:
-            raise
-        request_ = there
-    work.requests[round_] = request_
 
 
 def outputs(store: Store, operation_id: str, attempt: int) -> Mapping[str, int]:
@@ -246,27 +216,14 @@ def _is_over(store: Store, operation_id: str, attempt: int) -> bool:
     the record of that, together with the plan, which is older than the job."""
     ended, plan = paths.ended(operation_id, attempt), paths.plan(operation_id, attempt)
     result = paths.result(operation_id)
-    return _exists(store, ended) or _exists(store, result) or not _exists(store, plan)
-
-
-def _exists(store: Store, path: str) -> bool:
-    try:
-        store.head(path)
-    except ObjectNotFound:
-        return False
-    return True
+    return exists(store, ended) or exists(store, result) or not exists(store, plan)
 
 
 def _reason(text: str) -> Reason:
     return Reason(text) if text in set(Reason) else Reason.JOB_FAILED
 
 
-def _progress(work: Work, attempt: int, round_: int, now_ms: int) -> Progress | None:
-    path = paths.progress(work.identity.operation_id, attempt)
-    try:
-        found = records.load(work.table.store, path, JobProgress)
-    except ManifestInvalid:
-        return None  # only for display, and overwritten while we read
+def _progress(work: Work, found: JobProgress | None, round_: int, now_ms: int) -> Progress | None:
     if found is None:
         return None
     total = found.bytes_total or found.files_total

@@ -89,7 +89,13 @@ class Performer:
         options: PerformerOptions,
         interceptor: Interceptor = passthrough,
     ) -> None:
-        self.work = Work(identity, table, ports.small_rounds, upgrade=options.upgrade)
+        self.work = Work(
+            identity,
+            table,
+            ports.small_rounds,
+            upgrade=options.upgrade,
+            read_beside=ports.jobs.read,
+        )
         self._id = identity.operation_id
         self._table = table
         self._store = table.store
@@ -350,7 +356,9 @@ class Performer:
         if why:
             return EffectFailed(effect, Reason.ABANDONED, f"{why}: nothing was committed here")
         try:
-            self._ports.jobs.start(job_control.request(self.work, effect.attempt))
+            key, (_, spec) = job_control.key(self.work, effect.attempt), self.work.frozen
+            request = job_control.request(self.work, effect.attempt)
+            self._ports.jobs.start(key, request, spec)
         except (InvalidSpec, JobRefused, SparkMissing) as error:
             return self._start_refused(effect, error)
         except Unreachable:
@@ -397,7 +405,7 @@ class Performer:
         return YieldRequired(commit, YieldCause.COMMIT) if commit else None
 
     def _read_result(self, effect: Effect, _state: OperationState) -> Event:
-        job_control.read_result(self.work, effect.attempt, effect.round)
+        job_control.read_result(self.work, self._ports.jobs, effect.attempt, effect.round)
         self._load(effect.round)
         return EffectDone(effect.point)
 
@@ -416,7 +424,8 @@ class Performer:
         self._requested_ms = self._ports.clock.now_ms()
         # It may take long: an operation of higher priority need not wait for us.
         self._ports.locks.leave_commit(self._table.location, self._id, self._token)
-        job_control.request_round(self.work, effect.attempt, effect.round, decision.evaluate)
+        key = job_control.key(self.work, effect.attempt)
+        self.work.requests[effect.round] = self._ports.jobs.ask(key, decision.evaluate)
         return EffectDone(effect.point)
 
     # Reconciling and committing
@@ -586,11 +595,11 @@ class Performer:
     def _finish_job(self, effect: Effect, _state: OperationState) -> Event:
         spec = self.work.job
         if spec is None or spec.job.serves_rounds:  # the others have ended with their result
-            self._store.put(paths.done(self._id, effect.attempt), b"{}")
+            self._ports.jobs.finish(job_control.key(self.work, effect.attempt))
         return EffectDone(effect.point)
 
     def _stop_job(self, effect: Effect, _state: OperationState) -> Event:
-        self._ports.jobs.stop(paths.job_name(self._id, effect.attempt))
+        self._ports.jobs.stop(job_control.key(self.work, effect.attempt))
         return EffectDone(effect.point)
 
     def _end_attempt(self, effect: Effect, state: OperationState) -> Event:

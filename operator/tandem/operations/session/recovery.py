@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from tandem.errors import ManifestInvalid, Reason
 from tandem.jobs.formats import JobSpec, RoundRequest
+from tandem.jobs.port import JobKey, Jobs
 from tandem.jobs.results import JobResult
-from tandem.jobs.runner import JobPhase, JobRunner
 from tandem.operations.attempt import paths, records
 from tandem.operations.attempt.records import AttemptRecord, EndedRecord, PlanRecord, ResultRecord
 from tandem.operations.machine.events import EarlierFound, Ending, Yields
@@ -27,7 +27,7 @@ def find_earlier(
     operation_id: str,
     markers: TxnMarkers,
     processes: Processes,
-    jobs: JobRunner,
+    jobs: Jobs,
     claimed_here: Callable[[int], bool],
     now_ms: int = 0,
     *,
@@ -96,7 +96,7 @@ def find_earlier(
         begun="plan.json" in files[last],
         ended="ended.json" in files[last],
         complete=complete,
-        running=going_on and _known(jobs, operation_id, last),
+        running=going_on and jobs.knows(job_key(store, operation_id, last)),
         alive=alive,
         failures=failures,
         yields=yields,
@@ -127,9 +127,9 @@ def has_live_plan(store: Store, operation_id: str, markers: TxnMarkers) -> bool:
     return any(not markers.forbid(attempt) for attempt in plans)
 
 
-def _known(jobs: JobRunner, operation_id: str, attempt: int) -> bool:
-    # The runner knows why a job has ended, which is better than an assumption.
-    return jobs.status(paths.job_name(operation_id, attempt)).phase is not JobPhase.UNKNOWN
+def job_key(store: Store, operation_id: str, attempt: int) -> JobKey:
+    """The job of an attempt."""
+    return JobKey(paths.job_name(operation_id, attempt), operation_id, attempt, store)
 
 
 def highest_claim(store: Store, operation_id: str) -> int:
@@ -211,7 +211,7 @@ def load_rounds(store: Store, work: Work, attempt: int) -> int:
     return round_ - 1
 
 
-def awaited(store: Store, work: Work, attempt: int, jobs: JobRunner) -> int | None:
+def awaited(store: Store, work: Work, attempt: int, jobs: Jobs) -> int | None:
     """The round that the attempt's job works on, whose request is loaded; None if no round is
     requested or the runner does not know the job. To be called after `load_rounds`.
 
@@ -219,7 +219,7 @@ def awaited(store: Store, work: Work, attempt: int, jobs: JobRunner) -> int | No
     """
     operation_id = work.identity.operation_id
     round_ = len(work.results)
-    if not _known(jobs, operation_id, attempt):
+    if not jobs.knows(job_key(store, operation_id, attempt)):
         return None
     if round_:  # job.json requests the first
         path = paths.round_file(operation_id, attempt, round_, "request.json")

@@ -28,7 +28,6 @@ from tandem.spark.runtime.control import (
     Counter,
     job_table_format,
     output_file,
-    prefix_of,
     reported,
     to_file,
 )
@@ -191,11 +190,11 @@ def rows_in_scope(
 
     Raises: DataFileMissing, StorageError, CountMismatch.
     """
-    spec, store = control.spec, control.store
+    spec, store, counters = control.spec, control.store, control.counters(round_)
 
     def task(index: int) -> Positions:
         found = rows_of(store, spec, inputs[index])
-        counter = Counter(store, prefix_of(spec.control_prefix, round_), index)
+        counter = Counter(counters, index)
         counter.add()
         counter.show()
         return found

@@ -30,9 +30,9 @@ from tandem.spark.jobs.merge_source import ArrowSource, compiled
 from tandem.spark.runtime.control import (
     Control,
     Counter,
+    Counters,
     job_table_format,
     output_file,
-    prefix_of,
     to_file,
     to_stream,
 )
@@ -94,9 +94,9 @@ def find_matches(
     spec: JobSpec,
     source: tuple[pa.Table, str],
     inputs: Sequence[InputFile],
-    round_: int,
     task: int,
     splits: Sequence[InputSplit],
+    counters: Counters | None = None,
 ) -> MergedRows:
     """Match splits of the inputs with the source, and write the new contents of updated rows.
 
@@ -122,7 +122,7 @@ def find_matches(
     )
     merge = ArrowMerge(*found, source[0], table.partition_columns)
     search = _Search(store, loose, merge)
-    counter = Counter(store, prefix_of(spec.control_prefix, round_), task)
+    counter = Counter(counters, task)
     names = (*table.schema.names, *HIDDEN, SOURCE_ROW)
     try:
         with closing(changed_rows(search.changed, inputs, splits, counter)) as batches:
@@ -396,11 +396,11 @@ def execute(
     Raises: NeedsSpark: Spark executes the round; what was written is left to clean. As
         `find_matches`.
     """
-    store, spec = control.store, control.spec
+    store, spec, counters = control.store, control.spec, control.counters(round_)
     with _sent(context, source) as given:
 
         def task(number: int, splits: Sequence[InputSplit]) -> MergedRows:
-            return find_matches(store, spec, given(), inputs, round_, number, splits)
+            return find_matches(store, spec, given(), inputs, number, splits, counters)
 
         found = in_tasks(control, context, inputs, round_, "Merging", task) if inputs else []
     outputs, rows = joined([each.rows for each in found], round_, [SOURCE_ROW])

@@ -24,8 +24,8 @@ from tandem.jobs.formats import InputFile, JobSpec, StatementJob
 from tandem.spark.runtime.control import (
     Control,
     Counter,
+    Counters,
     job_table_format,
-    prefix_of,
 )
 from tandem.spark.runtime.frames import each_in_a_task, reported_splits
 from tandem.spark.runtime.row_files import (
@@ -150,9 +150,9 @@ def find_rows(
     store: Store,
     spec: JobSpec,
     inputs: Sequence[InputFile],
-    round_: int,
     task: int,
     splits: Sequence[InputSplit],
+    counters: Counters | None = None,
 ) -> TaskRows:
     """Evaluate the statement on splits of the inputs, and write the new rows of an update.
 
@@ -178,7 +178,7 @@ def find_rows(
     )
     # Nullability is checked on writing, as on Spark.
     loose = replace(table, schema=all_nullable(table.schema))
-    counter = Counter(store, prefix_of(spec.control_prefix, round_), task)
+    counter = Counter(counters, task)
     search = _Search(store, loose, *found)
     try:
         with closing(changed_rows(search.changed, inputs, splits, counter)) as batches:

@@ -44,9 +44,9 @@ from tandem.mergelog.state.versions import Block
 from tandem.spark.runtime.control import (
     Control,
     Counter,
+    Counters,
     job_table_format,
     output_file,
-    prefix_of,
     reported,
     to_file,
 )
@@ -69,10 +69,11 @@ def run(control: Control, context: SparkContext) -> None:
     job = spec.job
     assert isinstance(job, LogMergeJob)
     won = log_winners(store, spec)
+    counters = control.counters(0)
     overlay = context.broadcast(won.overlay)
 
     def task(index: int) -> tuple[int, MatchedRows]:
-        return index, match_file(store, spec, index, overlay.value)
+        return index, match_file(store, spec, index, overlay.value, counters)
 
     def size_of(files: Mapping[int, int]) -> tuple[int, int]:
         return len(files), sum(job.inputs[at].size for at in files)
@@ -98,7 +99,9 @@ def log_winners(store: Store, spec: JobSpec) -> LogWinners:
     return found
 
 
-def match_file(store: Store, spec: JobSpec, index: int, overlay: Overlay) -> MatchedRows:
+def match_file(
+    store: Store, spec: JobSpec, index: int, overlay: Overlay, counters: Counters | None = None
+) -> MatchedRows:
     """The rows of input `index` whose key has a winner: the work of a task.
 
     Raises: DataFileMissing, StorageError.
@@ -114,7 +117,7 @@ def match_file(store: Store, spec: JobSpec, index: int, overlay: Overlay) -> Mat
         columns=LogSettings(job.keys, job.ordering_column).columns,
     ) as reader:
         found = match(reader, overlay, dead_rows(input_))
-    counter = Counter(store, prefix_of(spec.control_prefix), index)
+    counter = Counter(counters, index)
     counter.add()
     counter.show()
     return found

@@ -166,7 +166,7 @@ def serve(control: Control, evaluate_: Round, ended: threading.Event) -> None:
             idle = time.monotonic() - idle_since
             if control.is_done() or idle > IDLE_SECONDS:
                 return
-            ended.wait(min(longest, max(shortest, idle / 8)))
+            control.wait(ended, min(longest, max(shortest, idle / 8)))
             continue
         try:
             if request.edits is None:
@@ -187,8 +187,10 @@ def _over_arrow(control: Control, context: SparkContext | None) -> ArrowRound | 
         return None
 
     def round_(inputs: Sequence[InputFile], number: int) -> bool:
+        counters = control.counters(number)
+
         def task(task: int, splits: Sequence[InputSplit]) -> TaskRows:
-            return find_rows(store, spec, inputs, number, task, splits)
+            return find_rows(store, spec, inputs, task, splits, counters)
 
         def find() -> list[TaskRows]:
             return in_tasks(control, context, inputs, number, "Evaluating", task)

@@ -16,7 +16,7 @@ from tandem.mergelog.rows.stitch import StitchRequest, stitch
 from tandem.mergelog.runs import BlockRun
 from tandem.mergelog.state.log_table import LogSettings
 from tandem.mergelog.state.versions import DELETES, Block
-from tandem.spark.runtime.control import Control, Counter, job_table_format, prefix_of, reported
+from tandem.spark.runtime.control import Control, Counter, Counters, job_table_format, reported
 from tandem.spark.runtime.frames import each_in_a_task
 from tandem.storage import Store
 from tandem.storage.paths import object_path
@@ -37,7 +37,7 @@ class StitchedRun:
 
 def run(control: Control, context: SparkContext) -> None:
     """Execute the job and publish its result. Raises: TandemError."""
-    spec, store = control.spec, control.store
+    spec, store, counters = control.spec, control.store, control.counters(0)
     job = spec.job
     assert isinstance(job, StitchJob)
 
@@ -47,7 +47,9 @@ def run(control: Control, context: SparkContext) -> None:
 
     order = range(len(job.runs))
     with reported(control, "Stitching", size_of(dict.fromkeys(order, 1)), size_of):
-        found = each_in_a_task(context, order, lambda index: stitch_run(store, spec, index))
+        found = each_in_a_task(
+            context, order, lambda index: stitch_run(store, spec, index, counters)
+        )
     publish(control, found)
 
 
@@ -64,7 +66,9 @@ def publish(control: Control, runs: Sequence[StitchedRun]) -> None:
     )
 
 
-def stitch_run(store: Store, spec: JobSpec, index: int) -> StitchedRun:
+def stitch_run(
+    store: Store, spec: JobSpec, index: int, counters: Counters | None = None
+) -> StitchedRun:
     """Stitch one run: the work of a task. Raises: DataFileMissing, StorageError."""
     job = spec.job
     assert isinstance(job, StitchJob)
@@ -88,7 +92,7 @@ def stitch_run(store: Store, spec: JobSpec, index: int) -> StitchedRun:
         prefix=spec.data_prefix,
         task=index,
     )
-    counter = Counter(store, prefix_of(spec.control_prefix), index)
+    counter = Counter(counters, index)
     counter.add()
     counter.show()
     outputs = tuple(

@@ -18,9 +18,9 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 from pydantic import ValidationError
@@ -145,7 +145,10 @@ class Control:
 
     def fail(self, error: TandemError, round_: int = 0) -> None:
         """Record a failure, unless one is recorded already."""
-        failure = JobFailure(
+        self._put_once(self.round_path(round_, "failure.json"), self.failure_of(error, round_))
+
+    def failure_of(self, error: TandemError, round_: int) -> JobFailure:
+        return JobFailure(
             operation_id=self.spec.operation_id,
             attempt=self.spec.attempt,
             round=round_,
@@ -153,7 +156,10 @@ class Control:
             message=str(error)[:4000],
             transient=error.reason in TRANSIENT,
         )
-        self._put_once(self.round_path(round_, "failure.json"), failure)
+
+    def counters(self, round_: int) -> Counters:
+        """Where the tasks of a round count."""
+        return StoredCounters(self.store, self.round_path(round_, "counters"))
 
     def progress(self, progress: JobProgress) -> None:
         """Record progress, for display; the last write wins."""
@@ -173,6 +179,10 @@ class Control:
         """The published result of a round. Raises: ObjectNotFound, ManifestInvalid."""
         path = self.round_path(round_, "result.json")
         return _parse(JobResult, self.store.get(path), path)
+
+    def wait(self, ended: threading.Event, seconds: float) -> None:
+        """Wait for a request, at most for some seconds, and at most until the job is to end."""
+        ended.wait(seconds)
 
     def is_done(self) -> bool:
         """Whether the engine has announced that no more rounds follow."""
@@ -435,7 +445,7 @@ def recorded(run: Callable[[Control], None], control: Control) -> TandemError | 
     return None
 
 
-# Progress of a running job: counters in the store that tasks advance and the driver adds up.
+# Progress of a running job: counters that tasks advance and the driver adds up.
 #
 # Spark sends a task's accumulators to the driver when the task ends, which for a large bin is the
 # end of the job. So a task writes an object whose *length* is its count: one small put at most
@@ -449,49 +459,78 @@ ProgressFromCounts = Callable[[Mapping[int, int]], tuple[int, int]]
 """Counts of tasks by their number → (files done, bytes done)."""
 
 
-class Counter:
-    """The count of task `number`. Not thread-safe."""
+class Counters(Protocol):
+    """Where the tasks of a round count."""
 
-    def __init__(self, store: Store, prefix: str, number: int) -> None:
-        self._store = store
-        self._path = f"{prefix}/{number}"
+    def show(self, number: int, count: int) -> None:
+        """Record the count of a task."""
+        ...
+
+    def counts(self) -> Mapping[int, int]:
+        """The counts of all tasks by number. Raises: StorageError."""
+        ...
+
+
+@dataclass(frozen=True)
+class StoredCounters:
+    """Counts as objects of a store, for tasks in other processes."""
+
+    store: Store
+    prefix: str
+
+    def show(self, number: int, count: int) -> None:
+        with contextlib.suppress(TandemError):  # a counter fails no task
+            self.store.put(f"{self.prefix}/{number}", b"." * count)
+
+    def counts(self) -> Mapping[int, int]:
+        return {int(m.path.rpartition("/")[2]): m.size for m in self.store.list(self.prefix)}
+
+
+@dataclass(frozen=True)
+class HeldCounters:
+    """Counts in memory, for tasks in the driver's own process."""
+
+    held: dict[int, int] = field(default_factory=dict)
+
+    def show(self, number: int, count: int) -> None:
+        self.held[number] = count
+
+    def counts(self) -> Mapping[int, int]:
+        return dict(self.held)
+
+
+class Counter:
+    """The count of task `number`; counts nothing without `counters`. Not thread-safe."""
+
+    def __init__(self, counters: Counters | None, number: int) -> None:
+        self._counters = counters
+        self._number = number
         self._count = 0
         self._shown = 0
         self._shown_at = time.monotonic()
 
     def add(self) -> None:
-        """Count one more; written now, with a later one, or by `show`."""
+        """Count one more; shown now, with a later one, or by `show`."""
         self._count += 1
         if time.monotonic() - self._shown_at >= EVERY_SECONDS:
             self.show()
 
     def show(self) -> None:
-        """Write the current count: a task ends with it, since there is no later call."""
-        if self._shown == self._count:
+        """Show the current count: a task ends with it, since there is no later call."""
+        if self._counters is None or self._shown == self._count:
             return
         self._shown, self._shown_at = self._count, time.monotonic()
-        with contextlib.suppress(TandemError):  # a counter fails no task
-            self._store.put(self._path, b"." * self._count)
-
-
-def task_counts(store: Store, prefix: str) -> dict[int, int]:
-    """The counts of all tasks by number. Raises: StorageError."""
-    return {int(meta.path.rpartition("/")[2]): meta.size for meta in store.list(prefix)}
-
-
-def prefix_of(control_prefix: str, round_: int = 0) -> str:
-    """The prefix of the counters of a round."""
-    return f"{control_prefix}/rounds/{round_}/counters"
+        self._counters.show(self._number, self._count)
 
 
 @contextlib.contextmanager
 def reported(
     control: Control, stage: str, total: tuple[int, int], done: ProgressFromCounts, round_: int = 0
 ) -> Iterator[None]:
-    """Keep `progress.json` up to date while the block runs: from zero to all of `total`,
-    (files, bytes), or to the state at which the block failed."""
+    """Report progress while the block runs: from zero to all of `total`, (files, bytes), or to the
+    state at which the block failed."""
     ended = threading.Event()
-    prefix = prefix_of(control.spec.control_prefix, round_)
+    counters = control.counters(round_)
 
     def report(files: int, size: int) -> None:
         control.progress(
@@ -508,7 +547,7 @@ def reported(
         shown = (0, 0)
         while not ended.wait(EVERY_SECONDS):
             with contextlib.suppress(TandemError):  # a counter fails no job
-                found = done(task_counts(control.store, prefix))
+                found = done(counters.counts())
                 if found > shown:
                     shown = found
                     report(*found)

@@ -26,7 +26,13 @@ from tandem.delta.datafiles.conform import all_nullable
 from tandem.delta.dv import from_base64
 from tandem.errors import ManifestInvalid, StorageError
 from tandem.jobs.formats import Format, InputFile, JobTable
-from tandem.spark.runtime.control import Control, Counter, encode, job_table_format
+from tandem.spark.runtime.control import (
+    Control,
+    Counter,
+    StoredCounters,
+    encode,
+    job_table_format,
+)
 from tandem.spark.runtime.listing import decoding_error
 from tandem.spark.runtime.row_files import HIDDEN, INPUT, POSITION, InputSplit, open_input
 from tandem.storage import Store, open_store
@@ -161,7 +167,9 @@ class RowsReader(DataSourceReader):
             self._storage,
             allowed_prefixes=self._work.table.allowed_prefixes,
         )
-        counter = Counter(self._control, self._work.counters, partition.number)
+        prefix = self._work.counters
+        counters = StoredCounters(self._control, prefix) if prefix else None
+        counter = Counter(counters, partition.number)
         for split in partition.splits:
             try:
                 yield from self._read_split(store, split)

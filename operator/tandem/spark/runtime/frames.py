@@ -14,7 +14,7 @@ from pyroaring import BitMap64
 from tandem.delta.dv import from_base64
 from tandem.errors import TandemError
 from tandem.jobs.formats import InputFile, JobTable
-from tandem.spark.runtime.control import Control, prefix_of, reported
+from tandem.spark.runtime.control import Control, reported
 from tandem.spark.runtime.session import session_conf
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def read_rows(
     work = RowsRead(
         table=of,
         inputs=tuple(inputs),
-        counters=prefix_of(control.spec.control_prefix, round_) if hidden and not table else "",
+        counters=control.round_path(round_, "counters") if hidden and not table else "",
         source=table is not None,
     )
     options = put_work(control, work, round_)

@@ -31,7 +31,7 @@ from tandem.spark.jobs.rewrite.copied import (
     live_batches,
     write_in_order,
 )
-from tandem.spark.runtime.control import Counter, job_table_format, prefix_of
+from tandem.spark.runtime.control import Counter, Counters, job_table_format
 from tandem.spark.runtime.frames import dead_rows
 from tandem.spark.runtime.written_facts import FileDescriber
 from tandem.storage import Store
@@ -155,7 +155,9 @@ class BinTooLarge:
     index: int
 
 
-def rewrite_bin(store: Store, spec: JobSpec, index: int) -> BinResult:
+def rewrite_bin(
+    store: Store, spec: JobSpec, index: int, counters: Counters | None = None
+) -> BinResult:
     """Rewrite one bin: the work of a task.
 
     Raises:
@@ -169,7 +171,7 @@ def rewrite_bin(store: Store, spec: JobSpec, index: int) -> BinResult:
     table = job_table_format(spec.table)
     # Spark limits native threads per task; a lone bin would leave the other cores idle.
     pa.set_cpu_count(os.cpu_count() or 1)
-    counter = Counter(store, prefix_of(spec.control_prefix), index)
+    counter = Counter(counters, index)
     if job.borders is None and not job.reencode:
         chosen = choose(store, inputs, table, job.min_row_group_rows)
         if chosen is not None:

@@ -117,15 +117,15 @@ def _run_bins(
 ) -> tuple[list[BinResult], list[int]]:
     """(the results, the numbers of bins that are too large), each in the order of the bins. Without
     a context it ends with the first bin that is too large."""
-    spec, store = control.spec, control.store
+    spec, store, counters = control.spec, control.store, control.counters(0)
     sorts = job.layout is not None
 
     def task(index: int) -> BinResult | BinTooLarge:
         if sorts:
             from tandem.spark.jobs.rewrite.sorted_bins import sort_bin
 
-            return sort_bin(store, spec, index, memory)
-        return rewrite_bin(store, spec, index)
+            return sort_bin(store, spec, index, memory, counters)
+        return rewrite_bin(store, spec, index, counters)
 
     def done(counts: Mapping[int, int]) -> tuple[int, int]:
         return size_of(i for index, n in counts.items() for i in job.bins[index].inputs[:n])

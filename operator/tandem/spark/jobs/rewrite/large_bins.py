@@ -63,7 +63,7 @@ from tandem.spark.jobs.rewrite.sorted_bins import (
     release_unused,
     whole_columns,
 )
-from tandem.spark.runtime.control import Control, Counter, job_table_format, prefix_of, reported
+from tandem.spark.runtime.control import Control, Counter, Counters, job_table_format, reported
 from tandem.spark.runtime.frames import dead_rows
 from tandem.spark.runtime.row_files import InputSplit
 from tandem.storage import Store
@@ -131,7 +131,10 @@ def sort_large(
     ]
     inputs = [n for index in numbers for n in _inputs(job, index)]
     tasks = [share.splits for share in shares([job.inputs[n] for n in inputs])]
-    work = LargeSort(control.store, control.spec, memory, tuple(bins), tuple(inputs), tuple(tasks))
+    counters = control.counters(_ROUND)
+    work = LargeSort(
+        control.store, control.spec, memory, tuple(bins), tuple(inputs), tuple(tasks), counters
+    )
     total = len(inputs), sum(job.inputs[n].size for n in inputs)
 
     def done(counts: Mapping[int, int]) -> tuple[int, int]:
@@ -185,6 +188,7 @@ class LargeSort:
     bins: tuple[LargeBin, ...]
     inputs: tuple[int, ...]
     tasks: tuple[tuple[InputSplit, ...], ...]
+    counters: Counters
 
     # Bounds, from a sample
 
@@ -235,7 +239,7 @@ class LargeSort:
 
     def cut(self, task: int, cuts: Mapping[int, Cuts]) -> Iterator[RowBlock]:
         """What a task reads, cut into ranges."""
-        counter = Counter(self.store, prefix_of(self.spec.control_prefix, _ROUND), task)
+        counter = Counter(self.counters, task)
         names = self._table.data_schema.names
         for number, splits in groupby(self.tasks[task], lambda split: self._bin_of[split.input]):
             held: list[pa.RecordBatch] = []

@@ -23,7 +23,7 @@ from tandem.jobs.formats import InputFile, JobLayout, JobSpec, RewriteJob
 from tandem.spark.jobs.rewrite.bins import MEMORY, BinResult, BinTooLarge
 from tandem.spark.jobs.rewrite.codes import Rows, codes_of, in_order, one_array, z_codes
 from tandem.spark.jobs.rewrite.copied import live_batches
-from tandem.spark.runtime.control import Counter, job_table_format, prefix_of
+from tandem.spark.runtime.control import Counter, Counters, job_table_format
 from tandem.spark.runtime.frames import dead_rows
 from tandem.spark.runtime.written_facts import FileDescriber
 from tandem.storage import Store
@@ -67,7 +67,11 @@ def effective(layout: JobLayout) -> JobLayout:
 
 
 def sort_bin(
-    store: Store, spec: JobSpec, index: int, memory: int = MEMORY
+    store: Store,
+    spec: JobSpec,
+    index: int,
+    memory: int = MEMORY,
+    counters: Counters | None = None,
 ) -> BinResult | BinTooLarge:
     """Rewrite one bin in the order of the job's layout.
 
@@ -99,7 +103,7 @@ def sort_bin(
     if rows:
         columns = whole_columns(batches, table.data_schema.names)
         order = _order(columns, layout, rows)
-        counter = Counter(store, prefix_of(spec.control_prefix), index)
+        counter = Counter(counters, index)
         files = _Parts(store, spec, index, table, counter).write(columns, order)
     written = sum(file.rows for file in files)
     if not rows == written == expected:

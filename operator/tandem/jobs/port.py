@@ -1,0 +1,72 @@
+"""The port through which the engine has the work of an attempt done.
+
+Implementations: `tandem.spark.launch.in_process`, where the job is a thread of the engine's process
+and nothing of what the two say to each other is stored; and
+`tandem.operations.session.file_jobs`, where the job is a process of its own and reads and writes
+files of the attempt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from tandem.jobs.formats import JobSpec, RoundRequest
+from tandem.jobs.results import JobFailure, JobProgress, JobResult, SideFileRef
+from tandem.jobs.runner import JobRequest, JobStatus
+from tandem.storage.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class JobKey:
+    """The job of an attempt. `store` is that of the attempt's table; `name` is deterministic."""
+
+    name: str
+    operation_id: str
+    attempt: int
+    store: Store
+
+
+@dataclass(frozen=True, slots=True)
+class RoundState:
+    """How far a round is: its result is there, or `failure` says why it will not be, or neither.
+    `status` is that of the job, asked before."""
+
+    status: JobStatus
+    has_result: bool = False
+    failure: JobFailure | None = None
+    progress: JobProgress | None = None
+
+
+class Jobs(Protocol):
+    """Thread-safe. Every method may raise StorageError."""
+
+    def start(self, key: JobKey, request: JobRequest, spec: JobSpec) -> None:
+        """Start the job, unless it was started. Raises: InvalidSpec, JobRefused, SparkMissing."""
+        ...
+
+    def knows(self, key: JobKey) -> bool:
+        """Whether the job runs, or it is known how it ended."""
+        ...
+
+    def poll(self, key: JobKey, round_: int) -> RoundState: ...
+
+    def result(self, key: JobKey, round_: int) -> JobResult | None:
+        """The result of a round. Raises: ManifestInvalid."""
+        ...
+
+    def read(self, store: Store, ref: SideFileRef) -> bytes:
+        """What belongs to a result or a request, verified. Raises: ManifestInvalid."""
+        ...
+
+    def ask(self, key: JobKey, request: RoundRequest) -> RoundRequest:
+        """Request a round. Returns the request that stands: an earlier one, if there was one."""
+        ...
+
+    def finish(self, key: JobKey) -> None:
+        """Say that no more rounds follow."""
+        ...
+
+    def stop(self, key: JobKey) -> None:
+        """End the job, and forget what it said; no error if it has ended."""
+        ...
