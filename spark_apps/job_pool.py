@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 from tandem.kube.job_pool.driver import main
 
 if __name__ == "__main__":
-    sys.exit(main(Path(__file__).resolve().parent))
+    sys.exit(main())

@@ -62,6 +62,16 @@ def until(condition: Callable[[], Any], process: Any) -> Any:
     raise AssertionError("it did not happen")
 
 
+def until_gone(driver: int) -> None:
+    """A JVM ends by itself, in a moment, when its engine has ended."""
+    pause = threading.Event()
+    for _ in range(int(LIMIT_S / 0.05)):
+        if not alive(driver):
+            return
+        pause.wait(0.05)
+    raise AssertionError("it still runs")
+
+
 def run_again(lake: BadLake, *operations: dict[str, Any]) -> Ended:
     """The same resources once more: what counts is what the engine makes of what was left. Only
     `make matrix` has Spark do the jobs; otherwise these are of the fixture `jobs`."""
@@ -72,7 +82,7 @@ def run_again(lake: BadLake, *operations: dict[str, Any]) -> Ended:
 
 
 def drivers(process: Any) -> list[int]:
-    """Spark drivers (JVMs) that this engine started: leaders of groups of their own."""
+    """The JVMs that this engine started: leaders of groups of their own."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -187,12 +197,7 @@ def test_the_engine_is_killed_while_spark_works(lake: BadLake, jobs: QuickJobs) 
         [driver] = until(lambda: drivers(process), process)
         process.kill()
         process.wait()
-        pause = threading.Event()
-        for _ in range(int(LIMIT_S / 0.05)):
-            if not alive(driver):
-                break
-            pause.wait(0.05)
-        assert not alive(driver)
+        until_gone(driver)
     assert lake.shown() == before
     end = run_again(lake, statement())
     assert end.code == 0, end
@@ -217,7 +222,7 @@ def test_interrupted_by_the_user(lake: BadLake, jobs: QuickJobs) -> None:
     assert condition["reason"] == "Interrupted"
     assert_mentions(condition["message"], "nothing was committed")
     assert "committed changes stay" in end.stderr
-    assert not alive(driver)
+    until_gone(driver)
     assert lake.shown() == lake.shown(3)
     assert lake.unreachable() == set()
 

@@ -30,7 +30,6 @@ from tandem.delta.protocol import OperationKind, features_in_use, refusals
 from tandem.json_types import Json
 from tandem.locks.store import InProcessLocks
 from tandem.operations.ports import Ports, SystemClock, SystemNonces
-from tandem.operations.session.file_jobs import FileJobs
 from tandem.operations.tables.adopt import adopt, open_table
 from tandem.pruning.selection import Selection
 from tandem.spark.launch.in_process import InProcessJobs
@@ -405,7 +404,7 @@ def test_a_vacuum_of_spark_keeps_new_files(delta_spark: SparkSession, tmp_path: 
     count = len(ODD_VALUES)
     rows = pa.table({"id": range(count), "v": [0] * count, "p": ODD_VALUES}, schema=schema)
     write_deltalake(lake.location, rows, mode="append")
-    ports = Ports(jobs=InProcessJobs(FileJobs(NoSpark())), locks=InProcessLocks())
+    ports = Ports(jobs=InProcessJobs(NoSpark()), locks=InProcessLocks())
     assert lake.run(lake.update("v = 0", v="1"), ports=ports).phase is Phase.SUCCEEDED
     check = "spark.databricks.delta.retentionDurationCheck.enabled"
     java, session = delta_spark.sparkContext._jvm, delta_spark._jsparkSession

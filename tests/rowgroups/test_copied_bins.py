@@ -26,7 +26,6 @@ from tandem.delta.datafiles.rowgroups import schema as fitness
 from tandem.locks.store import InProcessLocks
 from tandem.operations.machine.events import Point
 from tandem.operations.ports import Ports
-from tandem.operations.session.file_jobs import FileJobs
 from tandem.spark.jobs.rewrite import bins
 from tandem.spark.launch.in_process import InProcessJobs
 from tandem.spec.status import Phase
@@ -275,7 +274,7 @@ def test_a_compaction_says_from_how_many_rows_row_groups_are_copied(
     parts = [batch(number, SIZE)[:size] for number, size in enumerate(SIZES)]
     lake.load(*parts)
     given = {} if least is None else {"minRowGroupRows": least}
-    ports = Ports(jobs=InProcessJobs(FileJobs(NoSpark())), locks=InProcessLocks())
+    ports = Ports(jobs=InProcessJobs(NoSpark()), locks=InProcessLocks())
     status = lake.run(lake.compaction("Major", **given), ports=ports)
     assert status.phase is Phase.SUCCEEDED
     assert groups_of(lake) == groups

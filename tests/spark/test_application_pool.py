@@ -19,7 +19,6 @@ from tandem.jobs.runner import SHORT_JOB_BYTES, JobRequest
 from tandem.kube.dev.request import InvalidApplication, is_pool, request_of, serves
 from tandem.spark.application.manifest import KubeflowApplications
 from tandem.spark.application.port import ApplicationSettings, JobOwner, JobPlacement
-from tandem.spark.launch.local import apps_folder
 from tandem.spark.launch.pooled import Outcome, PooledControl, PooledJobs, _allocation
 
 Json = dict[str, Any]
@@ -106,13 +105,13 @@ def test_a_withdrawn_job_answers_no_more(tmp_path: Path) -> None:
     assert pooled.publish(answer)
 
 
-def test_what_is_no_job_of_a_table_fails_by_itself() -> None:
+def test_a_job_that_is_not_there_fails_by_itself(tmp_path: Path) -> None:
     class Context:
         def setJobGroup(self, *_: Any, **__: Any) -> None: ...
 
         def setLocalProperty(self, *_: Any) -> None: ...
 
-    jobs = PooledJobs(apps_folder(), CONFIG)
+    jobs = PooledJobs(CONFIG)
     jobs._context = Context()  # type: ignore[assignment]
     ended: list[Outcome] = []
     done = threading.Event()
@@ -121,10 +120,10 @@ def test_what_is_no_job_of_a_table_fails_by_itself() -> None:
         ended.append(outcome)
         done.set()
 
-    odd = PooledJob(app="../local_jobs", location="file:///t", spec="job.json", posted_ms=0)
+    odd = PooledJob(app="rewrite", location=tmp_path.as_uri(), spec="job.json", posted_ms=0)
     jobs.begin("odd", odd, 0, on_end)
     assert done.wait(120)
     (outcome,) = ended
     assert outcome.end.code == 1
-    assert "is not an application" in outcome.end.message
+    assert "no such object" in outcome.end.message
     assert not outcome.taints

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -30,11 +31,10 @@ from tandem.jobs.formats import (
 )
 from tandem.jobs.port import JobKey
 from tandem.jobs.results import JobResult
-from tandem.jobs.runner import SMALL_BYTES, JobPhase, JobRequest, JobStatus
+from tandem.jobs.runner import SMALL_BYTES, JobPhase, JobRequest
 from tandem.locks.store import InProcessLocks
 from tandem.operations.machine.events import Point
 from tandem.operations.ports import Ports
-from tandem.operations.session.file_jobs import FileJobs
 from tandem.spark.jobs import local_statement
 from tandem.spark.jobs.rewrite.bins import MEMORY
 from tandem.spark.launch import in_process
@@ -42,7 +42,10 @@ from tandem.spark.launch.in_process import InProcessJobs, needs_no_spark
 from tandem.spark.runtime.control import Control
 from tandem.spec.status import Phase
 
-Asked = tuple[JobKey, JobRequest, JobSpec]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ForStart = tuple[JobKey, JobRequest, JobSpec]
 
 SMALL = JobRequest(
     "job", "rewrite", "file:///lake", "job.json", input_bytes=SMALL_BYTES, tasks=1, attempt=1
@@ -58,9 +61,8 @@ SMALL = JobRequest(
         (replace(SMALL, app="statement"), True),
         (replace(SMALL, app="merge"), True),
         (replace(SMALL, app="ingest"), False),
-        (replace(SMALL, environ=(("AWS_SECRET_ACCESS_KEY", "x"),)), False),
     ],
-    ids=["small", "large", "reorders", "statement", "merge", "ingest", "credentials"],
+    ids=["small", "large", "reorders", "statement", "merge", "ingest"],
 )
 def test_which_jobs_need_no_spark(request_: JobRequest, here: bool) -> None:
     assert needs_no_spark(request_) is here
@@ -68,7 +70,7 @@ def test_which_jobs_need_no_spark(request_: JobRequest, here: bool) -> None:
 
 def test_a_compaction_runs_in_this_process(tmp_path: Path) -> None:
     lake = quick_lake.make(tmp_path)
-    ports = Ports(jobs=InProcessJobs(FileJobs(NoSpark())), locks=InProcessLocks())
+    ports = Ports(jobs=InProcessJobs(NoSpark()), locks=InProcessLocks())
     status = lake.run(lake.compaction("Major"), ports=ports)
     assert status.phase is Phase.SUCCEEDED
     lake.assert_rows(tuple(row for number in range(4) for row in batch(number)))
@@ -76,26 +78,36 @@ def test_a_compaction_runs_in_this_process(tmp_path: Path) -> None:
 
 
 @dataclass
-class OnSpark(NoSpark):
-    """A runner that says so of the jobs that it is asked for."""
+class Asked:
+    """Spark that says which jobs ask for it, and does them if it is `open`, on `context`."""
 
+    context: Any = None
     started: list[str] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
     is_asked: threading.Event = field(default_factory=threading.Event)
+    open: threading.Event = field(default_factory=threading.Event)
 
-    def start(self, request: JobRequest) -> None:
+    def require(self) -> None:
+        pass
+
+    @contextmanager
+    def job(self, request: JobRequest) -> Iterator[Any]:
         self.started.append(request.name)
         self.is_asked.set()
+        assert self.open.wait(300)
+        yield self.context
 
-    def status(self, name: str) -> JobStatus:
-        return JobStatus(JobPhase.RUNNING, f"{name} on Spark")
+    def cancel(self, name: str) -> None:
+        self.cancelled.append(name)
+        self.open.set()
 
-    def stop(self, name: str) -> None:
-        self.started.remove(name)
+    def log(self) -> str:
+        return "/logs/spark.log"
 
 
 def test_a_sort_runs_in_this_process(tmp_path: Path) -> None:
     lake = quick_lake.make(tmp_path)
-    ports = Ports(jobs=InProcessJobs(FileJobs(NoSpark())), locks=InProcessLocks())
+    ports = Ports(jobs=InProcessJobs(NoSpark()), locks=InProcessLocks())
     layout = {"strategy": "Sort", "columns": ["v", "k"]}
     status = lake.run(lake.compaction("Major", layout=layout), ports=ports)
     assert status.phase is Phase.SUCCEEDED
@@ -103,14 +115,14 @@ def test_a_sort_runs_in_this_process(tmp_path: Path) -> None:
     lake.assert_clean()
 
 
-def asked_for(opened: Control, app: str, name: str = "job") -> Asked:
+def asked_for(opened: Control, app: str, name: str = "job") -> ForStart:
     """What the engine gives for the job."""
     spec = opened.spec
     key = JobKey(name, spec.operation_id, spec.attempt, opened.store)
     return key, replace(SMALL, app=app, name=name), spec
 
 
-def sort_of(lake: Lake, size: int) -> Asked:
+def sort_of(lake: Lake, size: int) -> ForStart:
     """A job that sorts all files of a table by `v`, which are said to have so many bytes."""
     store, snapshot = lake.store, lake.log.snapshot()
     inputs = [i.model_copy(update={"size": size}) for i in job_files.input_files(store, snapshot)]
@@ -125,22 +137,23 @@ def sort_of(lake: Lake, size: int) -> Asked:
 
 def test_a_sort_whose_rows_do_not_fit_into_memory_is_passed_on(tmp_path: Path) -> None:
     lake = quick_lake.make(tmp_path)
-    others = OnSpark()
-    jobs = InProcessJobs(FileJobs(others))
+    others = Asked()
+    jobs = InProcessJobs(others)
     asked = sort_of(lake, MEMORY)
     jobs.start(*asked)
     assert others.is_asked.wait(300)
     assert others.started == ["job"]
     jobs.start(*asked)  # again: it was started
     assert others.started == ["job"]
-    assert jobs.poll(asked[0], 0).status.message == "job on Spark"
+    status = jobs.poll(asked[0], 0).status
+    assert (status.phase, status.log) == (JobPhase.RUNNING, "/logs/spark.log")
     jobs.stop(asked[0])
-    assert others.started == []
+    assert others.cancelled == ["job"]
 
 
 def test_an_update_and_a_delete_run_in_this_process(tmp_path: Path) -> None:
     lake = quick_lake.make(tmp_path)
-    ports = Ports(jobs=InProcessJobs(FileJobs(NoSpark())), locks=InProcessLocks())
+    ports = Ports(jobs=InProcessJobs(NoSpark()), locks=InProcessLocks())
     before = tuple(row for number in range(4) for row in batch(number))
     assert lake.run(lake.update("k = 1", v="v + 15"), ports=ports).phase is Phase.SUCCEEDED
     after = plus(before, k_is(1), 15)
@@ -152,7 +165,7 @@ def test_an_update_and_a_delete_run_in_this_process(tmp_path: Path) -> None:
 
 def test_a_merge_runs_in_this_process(tmp_path: Path) -> None:
     lake = quick_lake.make(tmp_path)
-    ports = Ports(jobs=InProcessJobs(FileJobs(NoSpark())), locks=InProcessLocks())
+    ports = Ports(jobs=InProcessJobs(NoSpark()), locks=InProcessLocks())
     before = tuple(row for number in range(4) for row in batch(number))
     changed, new = before[5][0], 5_000
     merge = lake.merge(((changed, 1, 77), (new, 2, 88)))
@@ -173,7 +186,7 @@ def test_a_merge_in_this_process_goes_on_beside_another_writer(tmp_path: Path, w
         else:
             lake.foreign().delete("id = 2")
 
-    ports = Ports(jobs=InProcessJobs(FileJobs(NoSpark())), locks=InProcessLocks())
+    ports = Ports(jobs=InProcessJobs(NoSpark()), locks=InProcessLocks())
     when: dict[str, Any] = {"whenMatched": [{"where": "s.v > 0", "update": {"set": {"v": "s.v"}}}]}
     merge = lake.merge(((1, 1, 7), (2, 2, -7), (5_000, 0, 7)), **when, **INSERT_ALL)
     interceptor = just_before(Point.RECONCILE, act)
@@ -183,7 +196,7 @@ def test_a_merge_in_this_process_goes_on_beside_another_writer(tmp_path: Path, w
     lake.assert_rows(tuple(sorted((*others, (1, 1, 7), second, (5_000, 0, 7)))))
 
 
-def statement_of(lake: Lake, where: str, name: str = "job", **set_: str) -> Asked:
+def statement_of(lake: Lake, where: str, name: str = "job", **set_: str) -> ForStart:
     """A job that changes rows of all files of a table."""
     store, snapshot = lake.store, lake.log.snapshot()
     inputs = job_files.input_files(store, snapshot)
@@ -196,27 +209,27 @@ def statement_of(lake: Lake, where: str, name: str = "job", **set_: str) -> Aske
     "1 / (`k` - 1) > 0",  # a row on which Spark raises
 ], ids=["expression", "row"])  # fmt: skip
 def test_a_statement_that_needs_spark_is_passed_on(tmp_path: Path, where: str) -> None:
-    others = OnSpark()
-    jobs = InProcessJobs(FileJobs(others))
+    others = Asked()
+    jobs = InProcessJobs(others)
     asked = statement_of(quick_lake.make(tmp_path), where)
     jobs.start(*asked)
     assert others.is_asked.wait(300)
     assert jobs.result(asked[0], 0) is None
     jobs.stop(asked[0])
-    assert others.started == []
+    assert others.cancelled == ["job"]
 
 
 def test_a_statement_on_many_rows_is_passed_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_statement, "MOST_ROWS_HERE", 39)
-    others = OnSpark()
-    jobs = InProcessJobs(FileJobs(others))
+    others = Asked()
+    jobs = InProcessJobs(others)
     asked = statement_of(quick_lake.make(tmp_path), "`k` = 1")  # 40 rows
     jobs.start(*asked)
     assert others.is_asked.wait(300)
     jobs.stop(asked[0])
-    assert others.started == []
+    assert others.cancelled == ["job"]
 
 
 def until_answered(jobs: InProcessJobs, key: JobKey, round_: int) -> JobResult:
@@ -243,7 +256,7 @@ def test_rounds_are_served_until_the_job_is_stopped(
 ) -> None:
     """A job that waits for a round leaves its core to others."""
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
-    jobs = InProcessJobs(FileJobs(NoSpark()))
+    jobs = InProcessJobs(NoSpark())
     served = []
     for name in ("first", "second"):
         asked = statement_of(quick_lake.make(tmp_path / name), "`k` = 1", name, v="0")
@@ -261,7 +274,7 @@ def test_rounds_are_served_until_the_job_is_stopped(
 
 
 def test_a_job_ends_when_no_more_rounds_follow(tmp_path: Path) -> None:
-    jobs = InProcessJobs(FileJobs(NoSpark()))
+    jobs = InProcessJobs(NoSpark())
     key, request, spec = statement_of(quick_lake.make(tmp_path), "`k` = 1", v="0")
     jobs.start(key, request, spec)
     until_answered(jobs, key, 0)
@@ -270,7 +283,7 @@ def test_a_job_ends_when_no_more_rounds_follow(tmp_path: Path) -> None:
 
 
 def test_the_first_request_of_a_round_stands(tmp_path: Path) -> None:
-    jobs = InProcessJobs(FileJobs(NoSpark()))
+    jobs = InProcessJobs(NoSpark())
     key, request, spec = statement_of(quick_lake.make(tmp_path), "`k` = 1", v="0")
     jobs.start(key, request, spec)
     until_answered(jobs, key, 0)
@@ -282,7 +295,7 @@ def test_the_first_request_of_a_round_stands(tmp_path: Path) -> None:
 
 def test_what_engine_and_job_say_is_not_stored(tmp_path: Path) -> None:
     lake = quick_lake.make(tmp_path)
-    jobs = InProcessJobs(FileJobs(NoSpark()))
+    jobs = InProcessJobs(NoSpark())
     key, request, spec = statement_of(lake, "`k` = 1", v="0")
     jobs.start(key, request, spec)
     result = until_answered(jobs, key, 0)
@@ -308,68 +321,62 @@ def test_what_took_long_is_stored_for_another_process(
         raise ProcessDied
 
     interceptor = just_before(Point.RECONCILE, dies)
-    ports = Ports(jobs=InProcessJobs(FileJobs(NoSpark())), locks=InProcessLocks())
+    ports = Ports(jobs=InProcessJobs(NoSpark()), locks=InProcessLocks())
     with pytest.raises(ProcessDied):
         lake.run(operation, ports=ports, interceptor=interceptor)
     # It reads what is stored, and its jobs would be an error.
-    ports = Ports(jobs=FileJobs(Forgetful()), locks=InProcessLocks())
+    ports = Ports(jobs=InProcessJobs(NoSpark()), locks=InProcessLocks())
+    monkeypatch.setattr(InProcessJobs, "start", never)
     assert lake.run(operation, ports=ports).phase is Phase.SUCCEEDED
     lake.assert_rows(plus(tuple(row for n in range(4) for row in batch(n)), k_is(1), 15))
     lake.assert_clean()
 
 
-class Forgetful(NoSpark):
-    """Knows no job."""
-
-    def status(self, name: str) -> JobStatus:  # noqa: ARG002
-        return JobStatus(JobPhase.UNKNOWN)
-
-    def stop(self, name: str) -> None:
-        pass
+def never(*_: object) -> None:
+    raise AssertionError("a job is started")
 
 
-def test_a_round_that_needs_spark_goes_there_with_what_was_said(tmp_path: Path) -> None:
+def test_a_round_that_needs_spark_is_done_there(tmp_path: Path, spark: SparkSession) -> None:
+    """And what engine and job have said holds."""
     lake = quick_lake.make(tmp_path)
-    others = OnSpark()
-    files = FileJobs(others)
-    jobs = InProcessJobs(files)
+    others = Asked(spark.sparkContext)
+    jobs = InProcessJobs(others)
     key, request, spec = statement_of(lake, "1 / (`k` - 77) > 0")
     jobs.start(key, request, spec)
     first = until_answered(jobs, key, 0)
     lake.append(((1000, 77, 0),))
     later = job_files.input_files(lake.store, lake.log.snapshot())
-    request_ = ask(jobs, key, 1, later)
+    ask(jobs, key, 1, later)
     assert others.is_asked.wait(300)
-    stored = files.result(key, 0)
-    assert stored is not None
-    assert first.matches is not None
-    assert stored.matches is not None
-    assert files.read(lake.store, stored.matches) == jobs.read(lake.store, first.matches)
-    assert files.ask(key, request_.model_copy(update={"inputs": ()})) == request_
-    await_that(lambda: jobs.poll(key, 1).status.phase is JobPhase.RUNNING, "the job on Spark")
-    assert jobs.result(key, 1) is None
+    assert jobs.result(key, 0) is first
+    others.open.set()
+    await_that(lambda: jobs.poll(key, 1).failure is not None, "Spark's answer")
+    failure = jobs.poll(key, 1).failure
+    assert failure is not None
+    assert "Division by zero" in failure.message
+    assert jobs.result(key, 0) is first
     jobs.stop(key)
-    assert others.started == []
 
 
 def test_a_sort_that_needs_spark_fails_where_there_is_none(tmp_path: Path) -> None:
     class Missing(NoSpark):
-        def start(self, request: JobRequest) -> None:
+        def job(self, request: JobRequest) -> AbstractContextManager[Any]:
             raise SparkMissing("no Java was found", resource=request.name)
 
-    jobs = InProcessJobs(FileJobs(Missing()))
+    jobs = InProcessJobs(Missing())
     asked = sort_of(quick_lake.make(tmp_path), MEMORY)
     jobs.start(*asked)
-    await_that(lambda: jobs.poll(asked[0], 0).status.phase is JobPhase.FAILED, "the failure")
-    status = jobs.poll(asked[0], 0).status
-    assert status.reason is Reason.SPARK_MISSING
-    assert not status.transient
+    await_that(lambda: jobs.poll(asked[0], 0).failure is not None, "the failure")
+    failure = jobs.poll(asked[0], 0).failure
+    assert failure is not None
+    assert failure.reason == Reason.SPARK_MISSING
+    assert not failure.transient
 
 
 def test_a_failure_is_recorded_as_that_of_any_job(tmp_path: Path) -> None:
     lake = quick_lake.make(tmp_path)
     (lake.path / lake.first_add.path).write_bytes(b"no Parquet")
-    ports = Ports(jobs=InProcessJobs(FileJobs(NoSpark())), locks=InProcessLocks())
+    ports = Ports(jobs=InProcessJobs(NoSpark()), locks=InProcessLocks())
     operation = lake.compaction("Major", backoffLimit=0)
     status = lake.run(operation, ports=ports)
     assert status.phase is Phase.FAILED

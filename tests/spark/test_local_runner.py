@@ -16,15 +16,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from shutil import copyfile
-from typing import Any
 
 import pytest
 
 from tandem.errors import SparkMissing
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
 from tandem.spark.launch import local
-from tandem.spark.launch.local import LocalRunner, apps_folder
+from tandem.spark.launch.local import LocalRunner
 from tandem.spark.runtime import control, session
 from tandem.spark.runtime.control import alive
 from tandem.spark.runtime.session import PACKAGE
@@ -84,7 +82,6 @@ def home(tmp_path: Path) -> Path:
     submit.chmod(0o755)
     (tmp_path / "apps").mkdir()
     (tmp_path / "apps" / "app.py").write_text(APP)
-    copyfile(apps_folder() / "local_jobs.py", tmp_path / "apps" / "local_jobs.py")
     return tmp_path
 
 
@@ -174,84 +171,15 @@ def test_the_outcome_of_a_job_is_reported(home: Path, runner: LocalRunner) -> No
     assert zombies() == []
 
 
-def test_the_next_job_runs_in_the_process_of_one_that_succeeded(
-    home: Path, runner: LocalRunner
-) -> None:
-    first = pid_of(runner, home, "first")
-    assert alive(first)
-    assert pid_of(runner, home, "second") == first
-    assert ended(runner, "second").log == str(home / "logs" / "second.log")
-    runner.close()
-    assert not alive(first)
-    assert str(first) not in zombies()
-
-
-def test_another_process_runs_what_is_started_in_another_way(
-    home: Path, runner: LocalRunner
-) -> None:
-    first = pid_of(runner, home, "first")
-    others = {
-        pid_of(runner, home, "memory", memory_bytes=2 << 30),
-        pid_of(runner, home, "secret", environ=(("AWS_SESSION_TOKEN", "x"),)),
-        pid_of(runner, home, "program", request=("--spec", str(home))),
-    }
-    assert len({first, *others}) == 4
-    assert pid_of(runner, home, "again") == first
-    runner.stop("first")
-    assert alive(first)  # it was the process of a job that has ended
-
-
-def test_a_process_has_one_job_at_a_time_and_none_after_a_failure(
-    home: Path, runner: LocalRunner
-) -> None:
-    first = pid_of(runner, home, "first")
-    (home / "pids").unlink()
-    runner.start(request(home, "hangs", "second"))
-    assert running(home)[0] == first
-    third = pid_of(runner, home, "third")
-    assert third != first
-    runner.start(request(home, "fails", "fourth"))
-    assert ended(runner, "fourth").phase is JobPhase.FAILED
-    assert not alive(third)
-    assert runner.status("second").phase is JobPhase.RUNNING
-    assert pid_of(runner, home, "fifth") not in (first, third)
-
-
-def test_a_process_that_died_while_it_waited_is_not_used(home: Path, runner: LocalRunner) -> None:
-    first = pid_of(runner, home, "first")
-    os.kill(first, signal.SIGKILL)
-    eventually(lambda: bool(zombies()), "it is dead, with all of its threads")
-    assert pid_of(runner, home, "second") != first
-
-
-def test_a_process_does_not_wait_for_ever(
-    home: Path, runner: LocalRunner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(local, "FREE_SECONDS", 0.05)
-    first = pid_of(runner, home, "first")
-    eventually(lambda: not alive(first), "it has waited long enough")
-    assert str(first) not in zombies()
-
-
-def pid_of(runner: LocalRunner, home: Path, name: str, **options: Any) -> int:
-    """Let a job succeed; returns the process that ran it."""
-    (home / "pids").unlink(missing_ok=True)
-    runner.start(replace(request(home, "ends", name), **options))
-    assert ended(runner, name).phase is JobPhase.ENDED
-    # It is free in a moment: its code is set before.
-    eventually(lambda: bool(runner._free) or "request" in options, "the process is free")
-    return running(home)[0]
-
-
 def test_a_job_may_use_the_machine(
     home: Path, runner: LocalRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "sizes_here", lambda: (6, 4 << 30))
     wanted = request(home, "ends")
-    command = runner._start_of(wanted).command
+    command = runner._start_of(wanted)[0]
     assert {"spark.master=local[6]", "spark.driver.memory=4096m"} <= set(command)
     # What a template asks for stays, and no number of jobs at the same time changes the sizes.
-    command = runner._start_of(replace(wanted, cores=3, memory_bytes=2 << 30)).command
+    command = runner._start_of(replace(wanted, cores=3, memory_bytes=2 << 30))[0]
     assert {"spark.master=local[3]", "spark.driver.memory=2048m"} <= set(command)
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from tandem.errors import InvalidSpec, SparkMissing
 from tandem.jobs.pool import PoolConfig, PooledEnd, PooledJob
-from tandem.spark.launch.local import apps_folder
 from tandem.spark.launch.pooled import Outcome, PooledJobs
 from tandem.spark.runtime import session
 
@@ -140,7 +139,7 @@ def test_a_requested_setting_does_not_replace_a_pin(spark: SparkSession) -> None
 def test_a_withdrawn_job_of_a_pool_begins_nothing_more(spark: SparkSession) -> None:
     """It may be between two jobs of Spark at that moment, and go on for long otherwise."""
     config = PoolConfig(namespace="lake", name="tandem-pool-1", slots=1)
-    jobs = PooledJobs(apps_folder(), config)
+    jobs = PooledJobs(config)
     jobs._context = context = spark.sparkContext
     between, withdrawn, ended = threading.Event(), threading.Event(), list[Outcome]()
     over = threading.Event()

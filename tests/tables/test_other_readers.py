@@ -40,7 +40,6 @@ from tandem.delta.log.replay import EMPTY, fold
 from tandem.locks.store import InProcessLocks
 from tandem.operations.machine.events import Effect, Event, Point
 from tandem.operations.ports import Ports
-from tandem.operations.session.file_jobs import FileJobs
 from tandem.spark.launch.in_process import InProcessJobs
 from tandem.spec.status import Phase
 from tandem.storage import open_store
@@ -344,7 +343,7 @@ def test_every_value_survives(
         resource = OPERATIONS["bin-pack"](lake)
     else:
         resource = OPERATIONS[operation](lake)
-    ports = Ports(jobs=InProcessJobs(FileJobs(NoSpark())), locks=InProcessLocks())
+    ports = Ports(jobs=InProcessJobs(NoSpark()), locks=InProcessLocks())
     lake.do(resource, ports=ports)
     written = [Path(path) for path in live_files(lake.path)]
     assert not {path.name for path in written} & {f"{n}.parquet" for n in range(len(ROWS))}
@@ -366,7 +365,7 @@ def test_deltalakes_filter_on_a_boolean_finds_the_rows_of_our_files(tmp_path: Pa
     lake = quick_lake.make(tmp_path, 0, schema=schema, properties={})
     for load in range(2):
         lake.load(pa.table({"id": [load, load + 10], "yes": [True, None]}, schema=schema))
-    ports = Ports(jobs=InProcessJobs(FileJobs(NoSpark())), locks=InProcessLocks())
+    ports = Ports(jobs=InProcessJobs(NoSpark()), locks=InProcessLocks())
     for operation in (lake.compaction("Major"), lake.update("id = 0", yes="NOT yes")):
         lake.do(operation, ports=ports)
     for value, ids in ((True, [1]), (False, [0])):

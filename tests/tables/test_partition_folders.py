@@ -25,7 +25,6 @@ from tandem.delta.datafiles import writer as names
 from tandem.delta.scan import scan
 from tandem.locks.store import InProcessLocks
 from tandem.operations.ports import Ports
-from tandem.operations.session.file_jobs import FileJobs
 from tandem.spark.launch.in_process import InProcessJobs
 from tandem.spec.resources import Operation
 from tandem.storage.paths import object_path
@@ -82,7 +81,7 @@ def by_deltalake(lake: QuickLake) -> list[dict[str, Any]]:
 
 
 def run(lake: QuickLake, operation: Operation) -> None:
-    ports = Ports(jobs=InProcessJobs(FileJobs(NoSpark())), locks=InProcessLocks())
+    ports = Ports(jobs=InProcessJobs(NoSpark()), locks=InProcessLocks())
     lake.do(operation, ports=ports)
 
 

@@ -7,9 +7,6 @@ condition names, and returns row numbers; the values that are printed never pass
 
 from __future__ import annotations
 
-import logging
-import os
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -163,13 +160,15 @@ def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def _session() -> SparkSession:
-    from tandem.spark.runtime.session import build_conf, launch_environment, quiet_session
+    from pyspark import SparkContext
 
-    # We report errors, once; neither the JVM's log nor PySpark's repeats them.
-    conf = {**build_conf(), "spark.log.level": "OFF"}
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
-    os.environ.update(launch_environment())
-    with warnings.catch_warnings():
-        # PySpark warns about pandas while it is imported; nothing here uses pandas.
-        warnings.simplefilter("ignore", FutureWarning)
-        return quiet_session("tandem-scan", conf)
+    from tandem.spark.runtime.jvm import LocalJvm
+    from tandem.spark.runtime.session import build_conf, cache_dir, session
+
+    if SparkContext._active_spark_context is None:
+        # We report errors, once; the JVM's log does not repeat them.
+        conf = {**build_conf(), "spark.log.level": "OFF"}
+        logs = cache_dir() / "logs"
+        logs.mkdir(parents=True, exist_ok=True)
+        LocalJvm("tandem-scan", conf, logs / "tandem-scan.log").context()
+    return session("tandem-scan")

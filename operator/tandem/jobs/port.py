@@ -8,9 +8,11 @@ files of the attempt.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Protocol
 
+from tandem.errors import ManifestInvalid, ObjectNotFound
 from tandem.jobs.formats import JobSpec, RoundRequest
 from tandem.jobs.results import JobFailure, JobProgress, JobResult, SideFileRef
 from tandem.jobs.runner import JobRequest, JobStatus
@@ -70,3 +72,26 @@ class Jobs(Protocol):
     def stop(self, key: JobKey) -> None:
         """End the job, and forget what it said; no error if it has ended."""
         ...
+
+
+def read_side_file(store: Store, ref: SideFileRef) -> bytes:
+    """A file that belongs to a result, verified. Raises: ManifestInvalid, StorageError."""
+    try:
+        data = store.get(ref.path)
+    except ObjectNotFound as error:
+        raise ManifestInvalid(
+            "a file of the result no longer exists",
+            resource=ref.path,
+            found="no such object",
+            expected=f"{ref.size} bytes",
+            remedy="Check that no other process removes files below _tandem",
+        ) from error
+    digest = hashlib.sha256(data).hexdigest()
+    if len(data) != ref.size or digest != ref.sha256:
+        raise ManifestInvalid(
+            "a file of the result is not what the job wrote",
+            resource=ref.path,
+            found=f"{len(data)} bytes, SHA-256 {digest}",
+            expected=f"{ref.size} bytes, SHA-256 {ref.sha256}",
+        )
+    return data

@@ -25,9 +25,10 @@ from tandem.delta.protocol import (
 )
 from tandem.errors import Reason
 from tandem.jobs.formats import AnyJob, JobSpec, RoundRequest
+from tandem.jobs.port import read_side_file
 from tandem.jobs.results import JobResult, SideFileRef
 from tandem.locks.rules import NOTHING, LockResources
-from tandem.operations.attempt import paths, records
+from tandem.operations.attempt import paths
 from tandem.operations.attempt.records import PlanRecord
 from tandem.operations.edits import Edits
 from tandem.operations.machine.events import Verdict
@@ -292,7 +293,7 @@ class Work:
     new_commits: dict[int, Commit] = field(default_factory=dict)
     edit_attempts: Attempts = field(default_factory=Attempts)
     upgrade: Callable[[], None] | None = None
-    read_beside: Callable[[Store, SideFileRef], bytes] = records.read_side_file
+    read_beside: Callable[[Store, SideFileRef], bytes] = read_side_file
     _edits: Edits | None = None
     _small_rounds: SmallRounds | None = None
 

@@ -27,7 +27,6 @@ from tandem.operations.machine.events import StopRequest
 from tandem.operations.model import SourceAccess, Table
 from tandem.operations.ports import Ports, SystemClock
 from tandem.operations.report.status import conditions, repeated
-from tandem.operations.session.file_jobs import FileJobs
 from tandem.operations.session.session import Session
 from tandem.operations.tables import adopt as tables
 from tandem.operations.tables import log_status
@@ -105,10 +104,10 @@ def plan(
 def local_ports() -> Ports:
     """The ports for this machine, with locks in this process and local Spark."""
     from tandem.spark.launch.in_process import InProcessJobs  # slow imports
-    from tandem.spark.launch.local import LocalRunner
+    from tandem.spark.launch.local_spark import LocalSpark
 
-    local = LocalRunner()
-    return Ports(jobs=InProcessJobs(FileJobs(local)), close=local.close)
+    spark = LocalSpark()
+    return Ports(jobs=InProcessJobs(spark), close=spark.close)
 
 
 class _Runner:

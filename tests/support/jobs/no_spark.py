@@ -1,16 +1,22 @@
-"""A runner for tests of what needs no Spark: each call of it is an error of the test."""
+"""Spark for tests of what needs none: each call of it is an error of the test."""
 
 from __future__ import annotations
 
-from tandem.jobs.runner import JobRequest, JobStatus
+from contextlib import AbstractContextManager
+from typing import Any
+
+from tandem.jobs.runner import JobRequest
 
 
 class NoSpark:
-    def start(self, request: JobRequest) -> None:
+    def require(self) -> None:
+        raise AssertionError("Spark would be started")
+
+    def job(self, request: JobRequest) -> AbstractContextManager[Any]:
         raise AssertionError(f"{request.app} would run on Spark")
 
-    def status(self, name: str) -> JobStatus:
-        raise AssertionError(f"the status of {name} is read from Spark")
+    def cancel(self, name: str) -> None:
+        raise AssertionError(f"{name} is cancelled on Spark")
 
-    def stop(self, name: str) -> None:
-        raise AssertionError(f"{name} is stopped on Spark")
+    def log(self) -> str:
+        return ""

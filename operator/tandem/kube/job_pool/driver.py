@@ -74,7 +74,7 @@ class Jobs(Protocol):
     def withdraw(self, name: str, /) -> None: ...
 
 
-def main(apps: Path, arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """The main function of `spark_apps/job_pool.py`. Exit codes: 0 if no job was left, else 1."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--request", action="append", required=True, metavar="PIECE")
@@ -83,7 +83,7 @@ def main(apps: Path, arguments: Sequence[str] | None = None) -> int:
     kubeconfig = os.environ.get(KUBECONFIG_VARIABLE)
     try:
         config = read_config(found.request)
-        jobs = PooledJobs(apps, config)
+        jobs = PooledJobs(config)
         jobs.open()
         try:
             drained = asyncio.run(_serve(config, jobs, Path(kubeconfig) if kubeconfig else None))

@@ -6,7 +6,6 @@ whole: no field of an invalid record is used.
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any, TypeVar
 
 from pydantic import Field, ValidationError
@@ -15,36 +14,10 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import AlreadyExists, ManifestInvalid, ObjectNotFound
 from tandem.intervals import IntervalSet
 from tandem.jobs.formats import Format
-from tandem.jobs.results import SideFileRef
 from tandem.locks.rules import LockResources
 from tandem.operations.attempt import paths
 from tandem.spec.status import OperationResult, Plan
 from tandem.storage.store import Store
-
-# Files that belong to a job's result: read as a whole, and verified against the result.
-
-
-def read_side_file(store: Store, ref: SideFileRef) -> bytes:
-    """A file that belongs to a result, verified. Raises: ManifestInvalid, StorageError."""
-    try:
-        data = store.get(ref.path)
-    except ObjectNotFound as error:
-        raise ManifestInvalid(
-            "a file of the result no longer exists",
-            resource=ref.path,
-            found="no such object",
-            expected=f"{ref.size} bytes",
-            remedy="Check that no other process removes files below _tandem",
-        ) from error
-    digest = hashlib.sha256(data).hexdigest()
-    if len(data) != ref.size or digest != ref.sha256:
-        raise ManifestInvalid(
-            "a file of the result is not what the job wrote",
-            resource=ref.path,
-            found=f"{len(data)} bytes, SHA-256 {digest}",
-            expected=f"{ref.size} bytes, SHA-256 {ref.sha256}",
-        )
-    return data
 
 
 class OperationRecord(Format):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tandem.errors import AlreadyExists, ManifestInvalid
 from tandem.jobs.formats import JobSpec, RoundRequest
-from tandem.jobs.port import JobKey, RoundState
+from tandem.jobs.port import JobKey, RoundState, read_side_file
 from tandem.jobs.results import JobFailure, JobProgress, JobResult, SideFileRef
 from tandem.jobs.runner import LOST, JobPhase, JobRequest, JobRunner
 from tandem.operations.attempt import paths, records
@@ -44,7 +44,7 @@ class FileJobs:
         return records.load(key.store, path, JobResult, **expected)
 
     def read(self, store: Store, ref: SideFileRef) -> bytes:
-        return records.read_side_file(store, ref)
+        return read_side_file(store, ref)
 
     def ask(self, key: JobKey, request: RoundRequest) -> RoundRequest:
         path = _of_round(key, request.round, "request.json")

@@ -167,7 +167,11 @@ def read_result(work: Work, jobs: Jobs, attempt: int, round_: int) -> None:
     """Read the round's manifest into `work`. Raises: ManifestInvalid, StorageError."""
     operation_id = work.identity.operation_id
     path = paths.round_file(operation_id, attempt, round_, "result.json")
-    result = jobs.result(key(work, attempt), round_)
+    _, spec = work.frozen
+    if spec.job.needs_spark:
+        result = jobs.result(key(work, attempt), round_)
+    else:
+        result = JobResult(operation_id=operation_id, attempt=attempt)
     if result is None:
         raise ManifestInvalid(
             "the result no longer exists",

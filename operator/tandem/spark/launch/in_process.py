@@ -1,14 +1,14 @@
-"""Small jobs in the engine's own process, without Spark; it passes the others on.
+"""Jobs in the engine's own process: small ones without Spark, the others on Spark beside it.
 
 A rewrite needs no shuffle, unless rows are sorted that do not fit into memory: Spark only hands
 out its bins; so it does with the files of an update, delete or merge whose expressions are proven
 equal over Arrow. For a small one, starting a JVM takes longer than the work. It is the same code.
-Nothing of what engine and job say to each other is stored, with one exception: the result of work
-that took long, so that another process need not repeat it if this one dies before the commit.
+One whose rows turn out not to fit goes on on Spark, and so does a statement or merge of which an
+expression, a row or the source needs it.
 
-A job cannot be killed here: `stop` waits for its end, or that of its round, so only small ones are
-taken. One whose rows turn out not to fit is passed on, and so is a statement or merge of which an
-expression, a row or the source needs Spark.
+Nothing of what engine and job say to each other is stored, with one exception: the result of work
+that took long, so that another process need not repeat it if this one dies before the commit. A
+thread cannot be killed: `stop` waits for the end of a job without Spark, or of its round.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ from typing import Final
 
 from tandem.errors import StorageError, TandemError
 from tandem.jobs.formats import JobSpec, RoundRequest
-from tandem.jobs.port import JobKey, Jobs, RoundState
+from tandem.jobs.port import JobKey, RoundState, read_side_file
 from tandem.jobs.results import JobFailure, JobProgress, JobResult, SideFileRef
 from tandem.jobs.runner import SMALL_BYTES, JobPhase, JobRequest, JobStatus
+from tandem.spark.jobs.apps import run
+from tandem.spark.launch.local_spark import Spark
 from tandem.spark.runtime.control import (
     TRANSIENT,
     Control,
@@ -38,6 +40,10 @@ from tandem.storage.store import Store
 
 KEPT_AFTER_S: Final = 60.0
 """The result of work that took so long is stored."""
+END_SECONDS: Final = 1.0
+"""How long a job that is stopped may go on: after its last round it ends by itself."""
+STOP_SECONDS: Final = 5.0
+"""How long a job that was cancelled may take to end."""
 
 
 @dataclass
@@ -99,14 +105,6 @@ class HeldControl(Control):
     def is_done(self) -> bool:
         return self.said.done
 
-    def keep(self) -> None:
-        """Store what has been said, for a job in another process that goes on from there. Raises:
-        StorageError."""
-        for round_ in sorted(self.said.results):
-            self._keep(self.said.results[round_])
-        for round_, request in sorted(self.said.requests.items()):
-            self._put_once(self.round_path(round_, "request.json"), request)
-
     def _keep(self, result: JobResult) -> None:
         names = ("row_map", "matches", "source")
         refs = {name: getattr(result, name) for name in names}
@@ -121,145 +119,140 @@ class HeldControl(Control):
 
 @dataclass
 class _Job:
+    """`ended` is set when the job is to end, or to go on on Spark; `stopped` only in the first
+    case."""
+
     control: HeldControl
     request: JobRequest
     thread: threading.Thread
-    lock: threading.Lock = field(default_factory=threading.Lock)
     ended: threading.Event = field(default_factory=threading.Event)
+    stopped: threading.Event = field(default_factory=threading.Event)
+    on_spark: bool = False
     failure: TandemError | None = None
-    passed_on: bool = False
 
-    @property
-    def status(self) -> JobStatus:
+    def stop(self) -> None:
+        self.stopped.set()
+        self.ended.set()
+        self.control.said.asked.set()
+
+    def status(self, log: str) -> JobStatus:
         if self.thread.is_alive():
-            return JobStatus(JobPhase.RUNNING)
+            return JobStatus(JobPhase.RUNNING, log=log)
         if self.failure is not None:
             reason = self.failure.reason
             transient = reason in TRANSIENT
-            return JobStatus(JobPhase.FAILED, str(self.failure), reason=reason, transient=transient)
-        return JobStatus(JobPhase.ENDED)
+            return JobStatus(JobPhase.FAILED, str(self.failure), log, reason, transient)
+        return JobStatus(JobPhase.ENDED, log=log)
 
 
 def needs_no_spark(request: JobRequest) -> bool:
-    """Whether a job is begun in this process: a small rewrite, update, delete or merge, whose
-    credentials are those of this process."""
+    """Whether a job is begun without Spark: a small rewrite, update, delete or merge."""
     is_small = request.input_bytes <= SMALL_BYTES
-    return request.app in ("rewrite", "statement", "merge") and is_small and not request.environ
+    return request.app in ("rewrite", "statement", "merge") and is_small
 
 
 class InProcessJobs:
     """A `Jobs` whose jobs are threads.
 
     Args:
-        others: has the jobs done that are not done here.
+        spark: does what needs Spark.
     """
 
-    def __init__(self, others: Jobs) -> None:
-        self._others = others
+    def __init__(self, spark: Spark) -> None:
+        self._spark = spark
         self._jobs: dict[str, _Job] = {}
         self._lock = threading.Lock()
         # One for each core: a job holds rows in memory, but not while it waits for a round.
         self._slots = threading.BoundedSemaphore(os.cpu_count() or 1)
 
     def start(self, key: JobKey, request: JobRequest, spec: JobSpec) -> None:
-        if not needs_no_spark(request):
-            self._others.start(key, request, spec)
-            return
         with self._lock:
             if key.name in self._jobs:
                 return
-            thread = threading.Thread(
-                target=lambda: self._perform(key, job), name=key.name, daemon=True
-            )
+            if not needs_no_spark(request):
+                self._spark.require()
+            thread = threading.Thread(target=lambda: self._perform(job), name=key.name, daemon=True)
             job = self._jobs[key.name] = _Job(HeldControl(spec, key.store), request, thread)
             thread.start()
 
     def knows(self, key: JobKey) -> bool:
-        return self._own(key) is not None or self._others.knows(key)
+        return key.name in self._jobs
 
     def poll(self, key: JobKey, round_: int) -> RoundState:
-        job = self._own(key)
+        job = self._jobs.get(key.name)
         if job is None:
-            return self._others.poll(key, round_)
-        status, said = job.status, job.control.said
-        failure = said.failures.get(round_, said.failures.get(0))
+            return RoundState(JobStatus(JobPhase.UNKNOWN, "not started by this process"))
+        status, said = job.status(self._spark.log() if job.on_spark else ""), job.control.said
         if round_ in said.results:
             return RoundState(status, has_result=True)
-        if job.passed_on:  # between the two looks
-            return self._others.poll(key, round_)
+        failure = said.failures.get(round_, said.failures.get(0))
         return RoundState(status, failure=failure, progress=said.progress)
 
     def result(self, key: JobKey, round_: int) -> JobResult | None:
         job = self._jobs.get(key.name)
-        held = None if job is None else job.control.said.results.get(round_)
-        return self._others.result(key, round_) if held is None else held
+        return None if job is None else job.control.said.results.get(round_)
 
     def read(self, store: Store, ref: SideFileRef) -> bytes:
         for job in list(self._jobs.values()):
             if (held := job.control.said.files.get(ref.path)) is not None:
                 return held
-        return self._others.read(store, ref)
+        return read_side_file(store, ref)
 
     def ask(self, key: JobKey, request: RoundRequest) -> RoundRequest:
         job = self._jobs.get(key.name)
-        if job is not None:
-            with job.lock:
-                if not job.passed_on:
-                    standing = job.control.said.requests.setdefault(request.round, request)
-                    job.control.said.asked.set()
-                    return standing
-        return self._others.ask(key, request)
+        if job is None:  # of another process: it is lost, as `poll` will say
+            return request
+        standing = job.control.said.requests.setdefault(request.round, request)
+        job.control.said.asked.set()
+        return standing
 
     def finish(self, key: JobKey) -> None:
-        job = self._own(key)
-        if job is None:
-            self._others.finish(key)
-        else:
+        job = self._jobs.get(key.name)
+        if job is not None:
             job.control.said.done = True
             job.control.said.asked.set()
 
     def stop(self, key: JobKey) -> None:
-        """Wait for the end of a job of this process, or of its round; stop another one."""
-        job = self._jobs.get(key.name)
-        if job is not None:
-            job.ended.set()
-            job.control.said.asked.set()
+        """Wait for the end of a job, or of its round. One on Spark is cancelled, and left to itself
+        if it does not end then: it can publish nothing."""
+        job = self._jobs.pop(key.name, None)
+        if job is None:
+            return
+        job.stop()
+        if job.on_spark:
+            job.thread.join(END_SECONDS)
+            if job.thread.is_alive():
+                self._spark.cancel(key.name)
+                job.thread.join(STOP_SECONDS)
+        else:
             job.thread.join()
-            del self._jobs[key.name]
-        if job is None or job.passed_on:
-            self._others.stop(key)
 
-    def _own(self, key: JobKey) -> _Job | None:
-        job = self._jobs.get(key.name)
-        return None if job is None or job.passed_on else job
+    def _perform(self, job: _Job) -> None:
+        def work(control: Control) -> None:
+            if needs_no_spark(job.request) and self._is_done_here(control, job):
+                return
+            job.on_spark = True
+            job.ended.clear()
+            if job.stopped.is_set():  # `stop` sets it before it looks where the job is
+                return
+            with self._spark.job(job.request) as context:
+                if not job.stopped.is_set():
+                    run(control, context, job.ended)
 
-    def _perform(self, key: JobKey, job: _Job) -> None:
-        is_done = True
+        job.failure = recorded(work, job.control)
 
+    def _is_done_here(self, control: Control, job: _Job) -> bool:
         # Each imported for its own jobs only: that takes as long as a small job.
-        def here(control: Control) -> None:
-            nonlocal is_done
-            if job.request.app == "statement":
+        match job.request.app:
+            case "statement":
                 from tandem.spark.jobs import statement
 
-                is_done = statement.run_here(control, job.ended, self._slots)
-                return
-            if job.request.app == "merge":
+                return statement.run_here(control, job.ended, self._slots)
+            case "merge":
                 from tandem.spark.jobs import merge
 
-                is_done = merge.run_here(control, job.ended, self._slots)
-                return
-            from tandem.spark.jobs.rewrite import job as rewrite
+                return merge.run_here(control, job.ended, self._slots)
+        from tandem.spark.jobs.rewrite import job as rewrite
 
-            with self._slots:
-                is_done = rewrite.run_here(control)
-
-        try:
-            job.failure = recorded(here, job.control)
-            if not is_done:
-                with job.lock:  # a request that comes meanwhile goes to the other one
-                    job.control.keep()
-                    self._others.start(key, job.request, job.control.spec)
-                    job.passed_on = True
-        except TandemError as error:  # of the store, or no Spark
-            job.failure = error
+        with self._slots:
+            return rewrite.run_here(control)

@@ -8,18 +8,19 @@ does.
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from tandem.errors import InvalidSpec, Reason, TandemError
-from tandem.jobs.formats import APPS, Format
+from tandem.errors import TandemError
+from tandem.jobs.formats import Format
 from tandem.jobs.pool import PoolConfig, PooledEnd, PooledJob
+from tandem.spark.jobs.apps import run
+from tandem.spark.launch.local_spark import HARMFUL
 from tandem.spark.runtime import session
 from tandem.spark.runtime.control import Control, open_job, recorded, say
 
@@ -35,10 +36,6 @@ _SETTINGS: Final = {
     "spark.ui.retainedTasks": "1000",
     "spark.sql.ui.retainedExecutions": "20",
 }
-_TAINTS: Final = frozenset({Reason.OUT_OF_MEMORY, Reason.JOB_FAILED})
-"""Failures that say nothing about the job alone: the process may be harmed."""
-
-Run = Callable[[Control], None]
 
 
 @dataclass(frozen=True)
@@ -64,17 +61,11 @@ class Outcome:
 
 
 class PooledJobs:
-    """Thread-safe. `open` first.
+    """Thread-safe. `open` first."""
 
-    Args:
-        apps: the folder of the applications.
-    """
-
-    def __init__(self, apps: Path, config: PoolConfig) -> None:
-        self._apps = apps
+    def __init__(self, config: PoolConfig) -> None:
         self._config = config
         self._context: SparkContext | None = None
-        self._runs: dict[str, Run] = {}
         self._withdrawn: dict[str, threading.Event] = {}
         self._lock = threading.Lock()
 
@@ -82,7 +73,6 @@ class PooledJobs:
         """Start Spark."""
         from pyspark import SparkConf, SparkContext
 
-        session.keep()
         with tempfile.TemporaryDirectory(prefix="tandem-pool-") as folder:
             allocation = Path(folder) / "slots.xml"
             allocation.write_text(_allocation(self._config.slots))
@@ -126,48 +116,26 @@ class PooledJobs:
             withdrawn = self._withdrawn.get(name)
         if withdrawn is not None and self._context is not None:
             withdrawn.set()
-            # Also those that the job begins after this call; PySpark has no method for it.
-            self._context._jsc.sc().cancelJobGroupAndFutureJobs(name)
+            session.cancel(self._context, name)
 
     def _do(self, name: str, job: PooledJob, slot: int, withdrawn: threading.Event) -> Outcome:
-        assert self._context is not None
-        self._context.setJobGroup(name, name, interruptOnCancel=True)
-        self._context.setLocalProperty("spark.scheduler.pool", _slot(slot))
-        run = self._run_of(job.app)
+        context = self._context
+        assert context is not None
+        context.setJobGroup(name, name, interruptOnCancel=True)
+        context.setLocalProperty("spark.scheduler.pool", _slot(slot))
         opened = open_job(
             job.location, job.spec, dict(self._config.storage_options), self._config.allowed
         )
         control = PooledControl(opened.spec, opened.store, withdrawn)
         say(control, f"{control.spec.job.kind} of version {control.spec.table.version} begins")
-        failure = recorded(run, control)
+        failure = recorded(lambda control: run(control, context), control)
         if failure is None:
             say(control, "answered")
             return Outcome(PooledEnd(code=0))
         say(control, str(failure))
-        taints = failure.reason in _TAINTS and not withdrawn.is_set()
+        taints = failure.reason in HARMFUL and not withdrawn.is_set()
         # Its text, which may quote values of rows, is in the table's folder.
         return Outcome(PooledEnd(code=1, message=f"failed: {failure.reason.value}"), taints)
-
-    def _run_of(self, app: str) -> Run:
-        """The `run` of an application."""
-        if app not in APPS:
-            raise InvalidSpec(
-                "is not an application that does a job of a table",
-                field="app",
-                found=app,
-                expected=f"one of {', '.join(sorted(APPS))}",
-            )
-        with self._lock:
-            if app not in self._runs:
-                spec = importlib.util.spec_from_file_location(
-                    f"tandem_pool_{app}", self._apps / f"{app}.py"
-                )
-                assert spec is not None
-                assert spec.loader is not None
-                module: Any = importlib.util.module_from_spec(spec)
-                spec.loader.exec_module(module)
-                self._runs[app] = module.run
-            return self._runs[app]
 
 
 def _failed(error: Exception) -> PooledEnd:

@@ -38,6 +38,7 @@ from tandem.errors import (
     TandemError,
 )
 from tandem.jobs.formats import Format, JobSpec, JobTable, RoundRequest
+from tandem.jobs.port import read_side_file
 from tandem.jobs.results import JobFailure, JobProgress, JobResult, OutputFile, SideFileRef
 from tandem.storage import Store, open_store
 from tandem.storage.allowed_locations import require as require_allowed
@@ -130,14 +131,7 @@ class Control:
 
         Raises: ManifestInvalid if another writer put another file in its place; StorageError.
         """
-        data = self.store.get(ref.path)
-        if hashlib.sha256(data).hexdigest() != ref.sha256:
-            raise ManifestInvalid(
-                "a control file of the job is not what its driver wrote",
-                resource=ref.path,
-                remedy="Find out what else writes to the table's _tandem folder",
-            )
-        return data
+        return read_side_file(self.store, ref)
 
     def publish(self, result: JobResult) -> bool:
         """Put `result.json` if there is none; False if another driver was first."""

@@ -11,33 +11,25 @@ sentence, not a stack trace of the gateway. This module must not depend on any j
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
-import runpy
 import shutil
-import socket
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import version as package_version
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import tandem
-from tandem.errors import InvalidSpec, JobFailed, SparkMissing
-from tandem.spark.runtime.control import watch_parent
+from tandem.errors import InvalidSpec, SparkMissing
 from tandem.statements.coercion import SPARK_SESSION_CONF
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-
-_Made = TypeVar("_Made", "SparkContext", "SparkSession")
 
 MINIMUM_JAVA = 17
 """PySpark 4 runs on Java 17 and later."""
@@ -279,13 +271,15 @@ def build_conf(
 
 
 def launch_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment for processes of this one that run Spark's scripts."""
+    """The environment for processes of this one that run Spark's scripts, and for their workers."""
     env = dict(os.environ if environ is None else environ)
     env["PYSPARK_PYTHON"] = sys.executable
     env["PYSPARK_DRIVER_PYTHON"] = sys.executable
     env.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # The launcher is a separate short-lived JVM that builds the command line.
     env.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    package, paths = str(PACKAGE.parent), env.get("PYTHONPATH", "").split(os.pathsep)
+    env["PYTHONPATH"] = os.pathsep.join([package, *(p for p in paths if p and p != package)])
     return env
 
 
@@ -309,33 +303,9 @@ def session(app_name: str, conf: Mapping[str, str] | None = None) -> SparkSessio
     return spark
 
 
-_is_kept = False
-
-
-def keep() -> None:
-    """Keep Spark for further jobs of this process: the blocks of `job_context` and `job_session`
-    do not stop it from now on."""
-    global _is_kept
-    _is_kept = True
-
-
-def job_context(app_name: str) -> AbstractContextManager[SparkContext]:
-    """The context of a submitted application, for one job. As `context`."""
-    return _for_one_job(context(app_name))
-
-
-def job_session(app_name: str) -> AbstractContextManager[SparkSession]:
-    """The session of a submitted application, for one job. As `session`."""
-    return _for_one_job(session(app_name))
-
-
-@contextmanager
-def _for_one_job(made: _Made) -> Iterator[_Made]:
-    try:
-        yield made
-    finally:
-        if not _is_kept:
-            made.stop()
+def cancel(context: SparkContext, group: str) -> None:
+    """End the jobs of Spark of a group, and those that it begins later: PySpark has no method."""
+    context._jsc.sc().cancelJobGroupAndFutureJobs(group)
 
 
 def require_pinned(spark: SparkSession) -> None:
@@ -355,65 +325,3 @@ def require_pinned(spark: SparkSession) -> None:
                 remedy="Look for it in the image's spark-defaults.conf, in Java options, and in "
                 "what spark.sql.extensions loads",
             )
-
-
-def quiet_session(app_name: str, conf: Mapping[str, str]) -> SparkSession:
-    """Like `session`, in a JVM whose own output is hidden: it prints warnings about incubator
-    modules and log profiles that no setting disables. Errors are raised as exceptions; a JVM that
-    does not start is reported with the end of its output.
-
-    Raises: JobFailed.
-    """
-    from pyspark import SparkConf, SparkContext
-    from pyspark.errors import PySparkRuntimeError
-    from pyspark.java_gateway import launch_gateway
-
-    if SparkContext._gateway is None:
-        settings = SparkConf().setAppName(app_name).setAll(list(conf.items()))
-        with tempfile.TemporaryFile() as captured:
-            try:
-                output = {"stdout": captured, "stderr": captured}
-                gateway = launch_gateway(settings, output)  # type: ignore[no-untyped-call]
-            except PySparkRuntimeError as error:
-                captured.seek(0)
-                raise JobFailed(
-                    "Spark did not start",
-                    found=captured.read().decode(errors="replace").strip()[-1500:],
-                    remedy="Does `java -version` work, and is there enough memory?",
-                ) from error
-        SparkContext(conf=settings, gateway=gateway)
-    return session(app_name, conf)
-
-
-# Runs job after job in one process, so that Spark starts once: the other end of
-# `tandem.spark.launch.local`.
-#
-# A job is a line: the application's file and its arguments. The answer is its exit code. After a
-# job that failed the process ends: the next job gets a JVM that nothing has happened to.
-
-
-def main(address: str) -> int:
-    """Serve the socket at a path until the other end closes it or a job fails; returns the exit
-    code of the process."""
-    watch_parent()
-    keep()
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(address)
-        with connection.makefile("rw", encoding="utf-8") as lines:
-            for line in lines:
-                code = _run(json.loads(line))
-                lines.write(f"{code}\n")
-                lines.flush()
-                if code:
-                    return code
-    return 0
-
-
-def _run(words: list[str]) -> int:
-    """Run an application as Python runs a script; what it raises ends the process."""
-    sys.argv = words
-    try:
-        runpy.run_path(words[0], run_name="__main__")
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
-    return 0

@@ -25,18 +25,25 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 
-def run(control: Control, context: SparkContext, *, memory: int = MEMORY) -> None:
+def run(
+    control: Control,
+    context: SparkContext,
+    *,
+    memory: int = MEMORY,
+    stop: threading.Event | None = None,
+) -> None:
     """Execute the job and publish its result.
 
     Args:
         memory: bytes that a bin may take in a task where rows are reordered (`sorted_bins`).
+        stop: ends the service of rounds of edits.
     Raises: TandemError.
     """
     _run(control, context, memory)
     if control.spec.job.serves_rounds:
         from tandem.spark.jobs.statement import serve  # which takes long to import
 
-        serve(control, _no_rows, threading.Event())
+        serve(control, _no_rows, stop or threading.Event())
 
 
 def _no_rows(_inputs: Sequence[InputFile], round_: int) -> None:

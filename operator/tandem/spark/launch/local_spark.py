@@ -1,0 +1,158 @@
+"""Spark in this process: one JVM, started for the first job that needs it, for all jobs.
+
+After a failure that may have harmed it, and where a long job needs a compiler that a short one has
+done without, the JVM is replaced as soon as no job uses it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+from tandem.errors import Reason, TandemError
+from tandem.jobs.runner import JobRequest
+from tandem.spark.runtime import session
+from tandem.spark.runtime.control import translate
+from tandem.spark.runtime.jvm import LocalJvm
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+HARMFUL: Final = frozenset({Reason.OUT_OF_MEMORY, Reason.JOB_FAILED})
+"""Failures that say nothing about the job alone: the JVM may be harmed."""
+_ANSWER_S: Final = 5.0
+"""How long a JVM may take to answer."""
+
+
+class Spark(Protocol):
+    """What jobs in this process need of Spark. Thread-safe."""
+
+    def require(self) -> None:
+        """Raises: SparkMissing if Spark cannot be started here."""
+        ...
+
+    def job(self, request: JobRequest) -> AbstractContextManager[SparkContext]:
+        """A block in which a job has Spark. Raises: SparkMissing, JobFailed, OutOfMemory."""
+        ...
+
+    def cancel(self, name: str) -> None:
+        """End what Spark does for a job, and will be asked for."""
+        ...
+
+    def log(self) -> str:
+        """Where the output is; "" if nothing was started."""
+        ...
+
+
+@dataclass
+class _Shared:
+    """A JVM, whether it has the first compiler alone, and how many jobs use it."""
+
+    jvm: LocalJvm
+    short: bool
+    jobs: int = 0
+    harmed: bool = False
+
+    @property
+    def is_usable(self) -> bool:
+        return not self.harmed and self.jvm.alive
+
+
+class LocalSpark:
+    """A `Spark`.
+
+    Args:
+        logs: the folder of the logs, which are named after the jobs; None for the cache.
+    """
+
+    def __init__(self, logs: Path | None = None) -> None:
+        self._logs = logs or session.cache_dir() / "logs"
+        self._shared: _Shared | None = None
+        self._changed = threading.Condition()
+
+    def require(self) -> None:
+        session.find_java()
+
+    @contextmanager
+    def job(self, request: JobRequest) -> Iterator[SparkContext]:
+        shared = self._entered(request)
+        try:
+            context = shared.jvm.context()
+            # By this name, `cancel` finds what is done for the job.
+            context.setJobGroup(request.name, request.name, interruptOnCancel=True)
+            yield context
+        except Exception as error:
+            if _is_of_connection(error) and (death := shared.jvm.death()) is not None:
+                raise death from error
+            shared.harmed |= translate(error).reason in HARMFUL
+            raise
+        finally:
+            with self._changed:
+                shared.jobs -= 1
+                self._changed.notify_all()
+
+    def cancel(self, name: str) -> None:
+        shared = self._shared
+        if shared is None or not (shared.jvm.connected or shared.jobs == 1):
+            return
+        # A JVM that hangs does not answer.
+        asked = threading.Thread(target=_cancel, args=(shared.jvm, name), daemon=True)
+        asked.start()
+        asked.join(_ANSWER_S)
+        if asked.is_alive():
+            shared.jvm.kill()
+
+    def log(self) -> str:
+        return "" if self._shared is None else str(self._shared.jvm.log)
+
+    def close(self) -> None:
+        """End Spark; at once if it still does something."""
+        shared = self._shared
+        if shared is not None:
+            shared.jvm.close()
+            if shared.jobs:
+                shared.jvm.kill()
+
+    def _entered(self, request: JobRequest) -> _Shared:
+        with self._changed:
+            while (shared := self._shared) is not None:
+                fits = request.is_short or not shared.short
+                if shared.is_usable and (fits or shared.jobs):
+                    break
+                if shared.jobs:
+                    self._changed.wait()
+                else:
+                    shared.jvm.end()
+                    self._shared = None
+            if shared is None:
+                shared = self._shared = self._started(request)
+            shared.jobs += 1
+            return shared
+
+    def _started(self, request: JobRequest) -> _Shared:
+        cores, heap = session.sizes_here()
+        conf = session.build_conf(cores=cores, memory_bytes=heap, short=request.is_short)
+        # A large job leaves room for those beside it.
+        conf["spark.scheduler.mode"] = "FAIR"
+        self._logs.mkdir(parents=True, exist_ok=True)
+        jvm = LocalJvm("tandem", conf, self._logs / f"{request.name}.log")
+        return _Shared(jvm, request.is_short)
+
+
+def _cancel(jvm: LocalJvm, name: str) -> None:
+    try:
+        session.cancel(jvm.context(), name)
+    except TandemError:
+        return  # it has ended
+
+
+def _is_of_connection(error: Exception) -> bool:
+    from py4j.protocol import Py4JError, Py4JJavaError
+
+    # What Java raises comes from a JVM that lives.
+    of_connection = isinstance(error, (Py4JError, OSError, EOFError))
+    return of_connection and not isinstance(error, Py4JJavaError)
