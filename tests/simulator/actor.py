@@ -97,6 +97,7 @@ class Actor:
                 self.ended = ending
             self.world.living.discard(self.process.pid)
             self.world.departed.add(self.process.pid)
+            self.world.lose(self.process.pid)
             self.world.say(f"{self.name}: ends {ending.phase} ({ending.reason})")
             self.process = None
 
@@ -106,6 +107,7 @@ class Actor:
             ending = zombie.session.ending
             self.zombies.remove(zombie)
             self.world.departed.add(zombie.pid)
+            self.world.lose(zombie.pid)
             self.world.say(
                 f"{self.name}: zombie {zombie.pid} ends {ending.phase} ({ending.reason})"
             )
@@ -129,6 +131,7 @@ class Actor:
             self.zombies.remove(process)
         else:
             self.process = None
+        world.lose(process.pid)
         if world.rng.random() < 0.5:
             for name, drivers in world.jobs.drivers.items():
                 if self.operation_id in name:

@@ -18,6 +18,7 @@ from pyroaring import BitMap64
 from mergelog.oracle import Event
 from simulator import rows
 from simulator.evaluate import Evaluator
+from simulator.held_jobs import HeldFiles
 from simulator.job_rows import (
     FILE_ROWS,
     Matched,
@@ -106,7 +107,12 @@ class SimulatedJobs:
     drawn: dict[str, list[dict[int, int]]] = field(default_factory=dict)
     files: int = 0
     on_start: Callable[[JobRequest], None] = lambda _: None
+    control: HeldFiles = field(init=False)
+    """The files by which engines and jobs speak."""
     _specs: dict[str, tuple[Store, str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.control = HeldFiles(self.store)
 
     # The port
 
@@ -190,7 +196,7 @@ class SimulatedJobs:
                 message=str(error),
                 transient=True,
             )
-            self.store.put(path, failure.model_dump_json(by_alias=True).encode())
+            self.control.put(path, failure.model_dump_json(by_alias=True).encode())
 
     def _rewrite(self, spec: JobSpec, job: RewriteJob) -> Iterator[None]:
         identity = RowMapIdentity(
@@ -229,7 +235,7 @@ class SimulatedJobs:
             map_bin(builder, names, found, paths, size, permuted=key is not None)
         data = binary_format.to_bytes(builder.build())
         map_path = f"{spec.control_prefix}/rounds/0/{self._name()}.rowmap"
-        self.store.put(map_path, data)
+        self.control.put(map_path, data)
         yield
         self._publish(
             spec,
@@ -313,7 +319,7 @@ class SimulatedJobs:
         )
         data = matches_file(found.columns)
         path = f"{spec.control_prefix}/rounds/{result.round}/{self._name()}.arrow"
-        self.store.put(path, data)
+        self.control.put(path, data)
         yield
         return result.model_copy(
             update={"matches": side_file(path, data), "rows_matched": found.rows}
@@ -322,7 +328,7 @@ class SimulatedJobs:
     def _requested(self, spec: JobSpec, round_: int) -> Generator[None, None, RoundRequest | None]:
         """Wait for the request of a round; None if the engine ends the job instead. Rounds of edits
         before it are served."""
-        control = Control(spec, self.store)
+        control = Control(spec, self.control)
         maker = maker_of(control)
         while True:
             path = f"{spec.control_prefix}/rounds/{round_}/request.json"
@@ -330,7 +336,7 @@ class SimulatedJobs:
                 if self._exists(f"{spec.control_prefix}/done.json"):
                     return None
                 yield
-            request = RoundRequest.model_validate_json(self.store.get(path))
+            request = RoundRequest.model_validate_json(self.control.get(path))
             if request.edits is None:
                 return request
             yield
@@ -395,7 +401,7 @@ class SimulatedJobs:
             outputs += [file.model_copy(update={"fresh": True}) for file in fresh]
         data = matches_file(found.columns)
         matches_path = f"{spec.control_prefix}/rounds/{round_}/{self._name()}.arrow"
-        self.store.put(matches_path, data)
+        self.control.put(matches_path, data)
         yield
         self._publish(
             spec,
@@ -479,9 +485,13 @@ class SimulatedJobs:
     def _publish(self, spec: JobSpec, result: JobResult) -> None:
         path = f"{spec.control_prefix}/rounds/{result.round}/result.json"
         try:
-            self.store.put_if_absent(path, result.model_dump_json(by_alias=True).encode())
+            self.control.put_if_absent(path, result.model_dump_json(by_alias=True).encode())
         except AlreadyExists:
             self.say(f"    a twin of job {spec.operation_id}-{spec.attempt} was faster")
+            return
+        held = spec.control_prefix in self.control.held
+        if held and result.round == 0 and self.rng.random() < 0.3:
+            self.control.keep(spec.control_prefix)
 
     def _outputs(
         self, spec: JobSpec, written: list[rows.Row], *, round_: int = 0
@@ -522,7 +532,7 @@ class SimulatedJobs:
 
     def _exists(self, path: str) -> bool:
         try:
-            self.store.head(path)
+            self.control.head(path)
         except ObjectNotFound:
             return False
         return True

@@ -15,6 +15,7 @@ from typing import Any
 
 from simulator import rows
 from simulator.edits import SimulatedEdits
+from simulator.held_jobs import HeldJobs
 from simulator.jobs import SimulatedJobs
 from simulator.merge_log import SimulatedLog
 from simulator.small_rounds import SimulatedRounds
@@ -23,6 +24,7 @@ from tandem.delta import dv
 from tandem.delta.actions import AddFile, CommitInfo, Metadata, Protocol
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.protocol import writes_deletion_vectors
+from tandem.jobs.port import Jobs
 from tandem.locks.store import InProcessLocks
 from tandem.operations.ports import LocalClaims, Ports, ProcessId
 from tandem.operations.session.file_jobs import FileJobs
@@ -108,6 +110,10 @@ class World:
     """Identities of rows that a merge of ours may yet insert: no upsert makes rows of them."""
     lost_maps: dict[str, bytes] = field(default_factory=dict)
     """Row maps that were removed (b"") or damaged, by path, with what is left of them."""
+    holds_jobs: bool = False
+    """Whether processes do their jobs themselves."""
+    held: dict[int, HeldJobs] = field(default_factory=dict)
+    """By process."""
     sessions: Counter[str] = field(default_factory=Counter)
     """How many processes each operation has had."""
 
@@ -195,12 +201,25 @@ class World:
         schema["fields"].append({"name": name, "type": "long", "nullable": True, "metadata": {}})
         return replace(metadata, schema_string=json.dumps(schema))
 
+    def _jobs_of(self, pid: int) -> Jobs:
+        if not self.holds_jobs:
+            return FileJobs(self.jobs)
+        return self.held.setdefault(pid, HeldJobs(self.jobs, self.jobs.control))
+
+    def lose(self, pid: int) -> None:
+        """A process has ended, and with it the jobs that it holds."""
+        jobs = self.held.pop(pid, None)
+        for name, folder in {} if jobs is None else jobs.names.items():
+            for driver in self.jobs.drivers[name]:
+                self.jobs.die(driver)
+            del self.jobs.control.held[folder]
+
     def ports(self) -> Ports:
         """The ports of a new process."""
         pid, self.next_pid = self.next_pid, self.next_pid + 1
         self.living.add(pid)
         return Ports(
-            jobs=FileJobs(self.jobs),
+            jobs=self._jobs_of(pid),
             locks=self.locks,
             clock=self.clock,
             processes=SimulatedProcesses(ProcessId("here", pid, "0"), self.living),
