@@ -180,6 +180,8 @@ class Single:
             return self.drive(session)
         except ProcessDied:
             self.world.living.clear()
+            for pid in list(self.world.held):
+                self.world.lose(pid)
             for operation_id in self.operation_ids:
                 self.world.locks.expire(self.table.location, operation_id)
             for driver in self.world.jobs.running():

@@ -113,6 +113,25 @@ def test_jobs_live_on_and_their_work_is_not_done_twice(
             nothing_is_left(single)
 
 
+@pytest.mark.part(4)
+@pytest.mark.parametrize("fault", [Fault.DIE_BEFORE, Fault.DIE_AFTER])
+@pytest.mark.parametrize("point", LIVING_JOB)
+@pytest.mark.parametrize("kind", [*PLAIN, SERIALIZABLE, REPLACE_DAY])
+def test_jobs_in_the_process_die_with_it_and_happen_once(
+    kind: str, point: Point, fault: Fault
+) -> None:
+    """What they have said is lost, unless it was stored, since it had taken long."""
+    turn = LIVING_JOB.index(point) + FAULTS.index(fault)
+    for beside in in_turn(COMMITS, turn, every=4):
+        single = Single(kind)
+        single.world.holds_jobs = True
+        crowd = Crowd(single, beside, StrikeOnce(point, fault))
+        ending = single.run(crowd) or single.end()
+        assert ending.reason is Reason.COMMITTED, ending
+        assert single.commits == 1
+        nothing_is_left(single)
+
+
 @pytest.mark.parametrize("kind", [SERIALIZABLE, *STRADDLING])
 def test_a_round_that_was_asked_for_is_waited_for_after_a_restart(kind: str) -> None:
     """The job is at work on its second round when the operator dies."""
