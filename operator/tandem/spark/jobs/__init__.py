@@ -2,6 +2,7 @@
 
 A job never commits, and never writes to `_delta_log`.
 
+    apps             which `run` is whose; the main function of `spark_apps/`
     rewrite          package: bins in their order, divided, or sorted
     statement        update and delete; rounds over Arrow, or by Spark
     local_statement  a task of it over Arrow, without Spark's rows; the tasks of a round

@@ -2,6 +2,8 @@
 
 Does not read the result of a job: the engine does.
 
-    local   jobs in `spark-submit` processes, small ones in this process without Spark
-    pooled  jobs of a pool, in threads that share Spark
+    in_process   jobs in this process: small ones without Spark
+    local_spark  Spark for the others: one JVM
+    local        jobs in `spark-submit` processes
+    pooled       jobs of a pool, in threads that share Spark
 """

@@ -6,6 +6,7 @@ done without, the JVM is replaced as soon as no job uses it.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from tandem.errors import Reason, TandemError
+from tandem.errors import Reason, SparkMissing, TandemError
 from tandem.jobs.runner import JobRequest
 from tandem.spark.runtime import session
 from tandem.spark.runtime.control import translate
@@ -76,6 +77,8 @@ class LocalSpark:
 
     def require(self) -> None:
         session.find_java()
+        if self._shared is None:
+            _require_none_else()
 
     @contextmanager
     def job(self, request: JobRequest) -> Iterator[SparkContext]:
@@ -134,6 +137,7 @@ class LocalSpark:
             return shared
 
     def _started(self, request: JobRequest) -> _Shared:
+        _require_none_else()
         cores, heap = session.sizes_here()
         conf = session.build_conf(cores=cores, memory_bytes=heap, short=request.is_short)
         # A large job leaves room for those beside it.
@@ -141,6 +145,18 @@ class LocalSpark:
         self._logs.mkdir(parents=True, exist_ok=True)
         jvm = LocalJvm("tandem", conf, self._logs / f"{request.name}.log")
         return _Shared(jvm, request.is_short)
+
+
+def _require_none_else() -> None:
+    """Spark allows one context in a process. Raises: SparkMissing."""
+    pyspark = sys.modules.get("pyspark")
+    if pyspark is not None and pyspark.SparkContext._active_spark_context is not None:
+        raise SparkMissing(
+            "Spark cannot start: this process has a SparkContext already",
+            found=str(pyspark.SparkContext._active_spark_context.appName),
+            expected="none",
+            remedy="Stop it, or run this in a process of its own",
+        )
 
 
 def _cancel(jvm: LocalJvm, name: str) -> None:
