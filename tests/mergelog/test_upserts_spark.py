@@ -14,6 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from mergelog.orders import Orders, rows
 from mergelog.services import bits
 from mergelog.test_log_values import KEYS, PLAIN, ids, storable
+from support.jobs.both_ways import both_ways as both_ways
 from support.jobs.inline_runner import InlineRunner
 from support.parquet.pages import flip, page_of
 from support.values.kinds import KINDS

@@ -15,7 +15,8 @@ from tandem.errors import StatementFailed
 from tandem.spark.sources import text_files
 from tandem.spark.sources.csv_text import CsvParser, Dialect, Row, part_effect
 from tandem.spark.sources.text_files import place, read_text
-from tandem.spark.sources.text_records import PartStart, TextFile, plan
+from tandem.spark.sources.text_frames import plan
+from tandem.spark.sources.text_records import PartStart, TextFile
 
 RFC = Dialect()
 BACKSLASH = Dialect(escape="\\")

@@ -17,6 +17,7 @@ from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from support.jobs import job_files as jobs
+from support.jobs.both_ways import both_ways as both_ways
 from tandem.errors import InvalidSpec, StatementFailed
 from tandem.jobs.formats import IngestJob, MergeClause, MergeJob
 from tandem.spark.jobs import ingest, merge

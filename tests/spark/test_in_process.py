@@ -60,7 +60,7 @@ SMALL = JobRequest(
         (replace(SMALL, tasks=0), True),  # it reorders rows
         (replace(SMALL, app="statement"), True),
         (replace(SMALL, app="merge"), True),
-        (replace(SMALL, app="ingest"), False),
+        (replace(SMALL, app="ingest"), True),
     ],
     ids=["small", "large", "reorders", "statement", "merge", "ingest"],
 )

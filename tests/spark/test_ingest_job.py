@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from delta_session import interpreting
 from support.jobs import job_files as jobs
+from support.jobs.both_ways import both_ways as both_ways
 from support.lake.lake import Lakes
 from support.lake.rows import k_is, plus, rows
 from support.lake.s3 import S3Server
@@ -23,7 +24,7 @@ from tandem.errors import Reason
 from tandem.jobs.formats import IngestJob
 from tandem.spark.jobs import ingest
 from tandem.spark.runtime.control import Control, answer
-from tandem.spark.sources import text_records
+from tandem.spark.sources import text_frames
 
 SOURCE = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["it's", None, "c,d"]})
 
@@ -203,8 +204,8 @@ def test_csv_records_of_another_length_are_errors(
 def test_csv_values_over_lines_are_one_value_wherever_a_file_is_cut(
     table: Path, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(text_records, "STRIPE_BYTES", 100)
-    monkeypatch.setattr(text_records.plan, "__defaults__", (100,))
+    monkeypatch.setattr(text_frames, "STRIPE_BYTES", 100)
+    monkeypatch.setattr(text_frames.plan, "__defaults__", (100,))
     source = tmp_path / "s.csv"
     values = [f'"two, ""{n}\n{n},lines\r\n"' if n % 3 else f"plain {n}" for n in range(60)]
     source.write_bytes(("id,name\n" + "".join(f"{n},{v}\n" for n, v in enumerate(values))).encode())

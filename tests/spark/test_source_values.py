@@ -20,6 +20,7 @@ from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
 from delta_session import interpreting
 from support.foreign.tables import broken_texts
 from support.jobs import job_files as jobs
+from support.jobs.both_ways import both_ways as both_ways
 from tandem.errors import InvalidSpec, Reason, StatementFailed
 from tandem.jobs.formats import IngestJob
 from tandem.spark.jobs import ingest

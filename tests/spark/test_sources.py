@@ -18,7 +18,8 @@ from tandem.spark.sources import text_files
 from tandem.spark.sources.footers import schema_string
 from tandem.spark.sources.options import checked, storage_options
 from tandem.spark.sources.text_files import read_text, split_lines
-from tandem.spark.sources.text_records import TextFile, plan
+from tandem.spark.sources.text_frames import plan
+from tandem.spark.sources.text_records import TextFile
 
 TEXTS = st.lists(st.text("ab\u00e9\u2028", max_size=6), max_size=12)
 ENDS = st.sampled_from(["\n", "\r\n"])

@@ -32,12 +32,22 @@ from tandem.spark.runtime.control import (
     to_file,
 )
 from tandem.spark.runtime.frames import each_in_a_task, isolated_session, table_schema, write_rows
-from tandem.spark.runtime.row_files import INPUT, POSITION, RowsWork, open_input, unwritten
+from tandem.spark.runtime.listing import ListedSource
+from tandem.spark.runtime.row_files import (
+    INPUT,
+    POSITION,
+    RowFiles,
+    RowsWork,
+    TaskRows,
+    open_input,
+    unwritten,
+)
 from tandem.spark.runtime.written_facts import store_facts
-from tandem.spark.sources import readers, source_pin
-from tandem.spark.sources.casts import align_columns, declared_char_types
+from tandem.spark.sources import arrow_rows, readers, source_pin
+from tandem.spark.sources.arrow_rows import in_batches
 from tandem.spark.sources.options import checked
 from tandem.statements.generate import quote_name
+from tandem.statements.local import NeedsSpark
 from tandem.storage import Store
 from tandem.timeline.file_columns import rows_within
 
@@ -273,6 +283,28 @@ def run(control: Control, spark: SparkSession, stop: threading.Event | None = No
         serve(control, round_, stop or threading.Event())
 
 
+def run_here(control: Control) -> bool:
+    """Execute an ingest in this thread, and publish its result; False if Spark is needed, as for a
+    replace.
+
+    Raises: as `run`.
+    """
+    spec = control.spec
+    job = spec.job
+    if not isinstance(job, IngestJob):
+        return False
+    source = None if job.source_format == "Delta" else readers.open_source(control)
+    names = job_table_format(spec.table).schema.names
+    try:
+        rows = arrow_rows.load(control, spec.table, names, source)
+    except NeedsSpark:
+        return False
+    files = RowFiles(control.store, _rows_work(control, job, names), tuple(names))
+    control.publish(_written(control, [files.write_all(in_batches(rows)).sent()], source))
+    _report(control, 1, "Publishing")
+    return True
+
+
 def _with_scope(
     control: Control, spark: SparkSession, result: JobResult, inputs: Sequence[InputFile]
 ) -> JobResult:
@@ -284,6 +316,8 @@ def _with_scope(
 def _ingest(control: Control, spark: SparkSession, job: IngestJob | ReplaceJob) -> JobResult:
     """Write the rows of the source; the result to publish."""
     spec = control.spec
+    from tandem.spark.sources.casts import align_columns, declared_char_types  # imports Spark
+
     _report(control, 0, "Reading")
     schema = table_schema(spec.table)
     checked(job.source_format, job.source_options)
@@ -305,14 +339,27 @@ def _ingest(control: Control, spark: SparkSession, job: IngestJob | ReplaceJob) 
     if isinstance(job, ReplaceJob):
         outside = observation() if job.drops_outside else None
         rows = restricted(rows, schema, job.scope, outside)
-    work = RowsWork(
-        table=spec.table,
-        data_prefix=spec.data_prefix,
+    written = write_rows(control, _few(rows), _rows_work(control, job, schema.names))
+    result = _written(control, written, source)
+    left_out = int(outside.get["rows"]) if outside is not None else 0
+    return result.model_copy(update={"rows_outside": left_out})
+
+
+def _rows_work(control: Control, job: IngestJob | ReplaceJob, names: Sequence[str]) -> RowsWork:
+    return RowsWork(
+        table=control.spec.table,
+        data_prefix=control.spec.data_prefix,
         target_file_size=job.target_file_size,
-        new_columns=tuple(schema.names),
+        new_columns=tuple(names),
         borders=job.borders,
     )
-    written = write_rows(control, _few(rows), work)
+
+
+def _written(
+    control: Control, written: Sequence[TaskRows], source: ListedSource | None
+) -> JobResult:
+    """The result, once it is certain that the source has not changed. Raises: SourceChanged."""
+    spec = control.spec
     store_facts(control.store, spec.table.table_id, (f for each in written for f in each.files))
     if source is not None:
         source_pin.unchanged(control, source)
@@ -322,7 +369,6 @@ def _ingest(control: Control, spark: SparkSession, job: IngestJob | ReplaceJob) 
         outputs=tuple(output_file(file) for each in written for file in each.files),
         rows_read=sum(each.rows for each in written),
         rows_written=sum(file.rows for each in written for file in each.files),
-        rows_outside=int(outside.get["rows"]) if outside is not None else 0,
         chunks_together=len(frozenset().union(*(each.together for each in written))),
     )
 

@@ -8,7 +8,7 @@ keys of all winners in memory, and of their rows one part of a block and what it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 
@@ -63,17 +63,18 @@ HELD: Final = 256 << 20
 """Arrow bytes of rows that the writers of all partitions hold together."""
 
 
-def run(control: Control, context: SparkContext) -> None:
-    """Execute the job and publish its result. Raises: TandemError."""
+def run(control: Control, context: SparkContext | None) -> None:
+    """Execute the job, without a context in this thread, and publish its result. Raises:
+    TandemError."""
     spec, store = control.spec, control.store
     job = spec.job
     assert isinstance(job, LogMergeJob)
     won = log_winners(store, spec)
     counters = control.counters(0)
-    overlay = context.broadcast(won.overlay)
+    given = _held(won.overlay) if context is None else _sent(context, won.overlay)
 
     def task(index: int) -> tuple[int, MatchedRows]:
-        return index, match_file(store, spec, index, overlay.value, counters)
+        return index, match_file(store, spec, index, given(), counters)
 
     def size_of(files: Mapping[int, int]) -> tuple[int, int]:
         return len(files), sum(job.inputs[at].size for at in files)
@@ -82,6 +83,16 @@ def run(control: Control, context: SparkContext) -> None:
     with reported(control, "Merging the log", size_of(dict.fromkeys(order, 1)), size_of):
         matches = each_in_a_task(context, order, task)
     publish(control, won, matches)
+
+
+def _held(overlay: Overlay) -> Callable[[], Overlay]:
+    return lambda: overlay
+
+
+def _sent(context: SparkContext, overlay: Overlay) -> Callable[[], Overlay]:
+    """A task gets no more than a reference to it."""
+    sent = context.broadcast(overlay)
+    return lambda: sent.value
 
 
 def log_winners(store: Store, spec: JobSpec) -> LogWinners:

@@ -6,24 +6,20 @@ Spark, which casts their texts; so do files that differ in columns.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tandem.delta.datafiles.conform import all_nullable
-from tandem.delta.datafiles.reader import arrow_schema
-from tandem.delta.dv import from_base64
-from tandem.errors import StorageError
 from tandem.jobs.formats import SOURCE_IDS, SOURCE_IS_WHOLE, SOURCE_SCHEMA, JobSpec, MergeJob
 from tandem.jobs.results import SideFileRef
 from tandem.pruning.selection import KEY_TYPES
-from tandem.spark.runtime.control import Control, job_table_format, to_file
-from tandem.spark.runtime.listing import ListedSource, check_unique_names, decoding_error, types_in
-from tandem.spark.runtime.row_files import open_input
+from tandem.spark.runtime.control import Control, to_file
+from tandem.spark.runtime.listing import ListedSource, check_unique_names, types_in
+from tandem.spark.sources.arrow_rows import FILE_BYTES, read_files
 from tandem.spark.sources.options import check_option_names
-from tandem.spark.sources.readers import SourceFiles, delta_files, parquet_files
+from tandem.spark.sources.readers import delta_files, parquet_files
 from tandem.spark.sources.row_hash import with_arrow_identity
 from tandem.spark.sources.source_pin import SourcePin
 from tandem.statements import tree
@@ -32,18 +28,12 @@ from tandem.statements.local import LocalMerge, NeedsSpark, compile_merge
 from tandem.statements.local.rows import NOT_OURS
 from tandem.statements.merge import SOURCE, MergeStatement, parse_merge
 from tandem.statements.types import Schema
-from tandem.storage import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
 FORMATS: Final = frozenset({"Parquet", "Delta"})
-FILE_BYTES: Final = 64 << 20
-MEMORY: Final = 128 << 20
-"""A source of larger files, or that takes more memory, stays with Spark."""
-_BATCH_ROWS: Final = 65_536
-_BATCH_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -106,7 +96,7 @@ def load(control: Control, pin: SourcePin, listed: ListedSource | None) -> Arrow
     found = compiled(control.spec, files.table.schema_string)
     if found is None:
         raise NeedsSpark("an expression, or a type, that only Spark evaluates")
-    rows = _rows(files)
+    rows = read_files(files)
     if found[0].records_matches:
         identified = with_arrow_identity(rows)
         # Nested columns have no identity on Spark either; long values have one there.
@@ -114,32 +104,6 @@ def load(control: Control, pin: SourcePin, listed: ListedSource | None) -> Arrow
         if identified is None and not any(pa.types.is_nested(f.type) for f in rows.schema):
             raise NeedsSpark("a value of the source is long")
     return ArrowSource(rows, files.table.schema_string, *found)
-
-
-def _rows(files: SourceFiles) -> pa.Table:
-    table = job_table_format(files.table)
-    loose = replace(table, schema=all_nullable(table.schema))
-    store = open_store(
-        files.table.location,
-        files.table.storage_options,
-        allowed_prefixes=files.table.allowed_prefixes,
-    )
-    batches: list[pa.RecordBatch] = []
-    size = 0
-    for input_ in files.inputs:
-        try:
-            with open_input(store, loose, input_, files.names, exact=True) as reader:
-                for batch in reader.batches(
-                    dead=from_base64(input_.dv) if input_.dv else None,
-                    batch_rows=max(1, min(_BATCH_ROWS, _BATCH_BYTES // reader.row_bytes)),
-                ):
-                    batches.append(batch)
-                    size += batch.nbytes
-                    if size > MEMORY:
-                        raise NeedsSpark("a source that takes much memory")
-        except StorageError as error:
-            raise decoding_error(error) or error from error
-    return pa.Table.from_batches(batches, arrow_schema(loose, files.names))
 
 
 def copied(control: Control, source: ArrowSource, round_: int) -> SideFileRef | None:

@@ -35,8 +35,9 @@ class StitchedRun:
     records_out: int
 
 
-def run(control: Control, context: SparkContext) -> None:
-    """Execute the job and publish its result. Raises: TandemError."""
+def run(control: Control, context: SparkContext | None) -> None:
+    """Execute the job, without a context in this thread, and publish its result. Raises:
+    TandemError."""
     spec, store, counters = control.spec, control.store, control.counters(0)
     job = spec.job
     assert isinstance(job, StitchJob)

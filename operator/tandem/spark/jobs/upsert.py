@@ -8,9 +8,11 @@ a key meet in one task.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from tandem.delta.protocol import is_reserved_column
 from tandem.errors import InvalidSpec
@@ -26,6 +28,7 @@ from tandem.spark.jobs.block_files import (
     outputs_of,
     publish,
 )
+from tandem.spark.jobs.rewrite.codes import codes_of, in_order, one_array
 from tandem.spark.runtime.control import Control
 from tandem.spark.runtime.frames import (
     Batches,
@@ -35,10 +38,11 @@ from tandem.spark.runtime.frames import (
     task_number,
 )
 from tandem.spark.runtime.listing import ListedSource
-from tandem.spark.sources import readers, source_pin
-from tandem.spark.sources.casts import align_columns, declared_char_types
+from tandem.spark.sources import arrow_rows, readers, source_pin
+from tandem.spark.sources.arrow_rows import in_batches
 from tandem.spark.sources.options import checked
 from tandem.statements.generate import quote_name
+from tandem.statements.local import NeedsSpark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,15 +65,41 @@ def run(control: Control, spark: SparkSession) -> None:
         _report(control, 0, "Reading")
         checked(job.source_format, job.source_options, job.field)
         source = None if job.source_format == "Delta" else readers.open_source(control)
-        written = _written(control, _rows(control, own, job, source), job)
-        if source is not None:
-            source_pin.unchanged(control, source)
-        _report(control, 1, "Publishing")
-        repeated = Repeated()
-        for each in written:
-            repeated.add(each.repeated)
-        outputs = [output for each in written for output in outputs_of(each)]
-        publish(control, outputs, sum(each.rows for each in written), repeated)
+        _publish(control, _written(control, _rows(control, own, job, source), job), source)
+
+
+def _publish(
+    control: Control, written: Sequence[BlocksWritten], source: ListedSource | None
+) -> None:
+    """Raises: DuplicateKeys, SourceChanged."""
+    if source is not None:
+        source_pin.unchanged(control, source)
+    _report(control, 1, "Publishing")
+    repeated = Repeated()
+    for each in written:
+        repeated.add(each.repeated)
+    outputs = [output for each in written for output in outputs_of(each)]
+    publish(control, outputs, sum(each.rows for each in written), repeated)
+
+
+def run_here(control: Control) -> bool:
+    """Execute the job in this thread, and publish its result; False if Spark is needed.
+
+    Raises: as `run`.
+    """
+    job = control.spec.job
+    assert isinstance(job, UpsertJob)
+    source = None if job.source_format == "Delta" else readers.open_source(control)
+    needed = LogSettings(job.keys, job.ordering_column).columns
+    try:
+        rows = arrow_rows.load(control, job.blocks, columns_of(job), source, required=needed)
+    except NeedsSpark:
+        return False
+    keys = [codes_of(one_array(rows[key].chunks)) for key in job.keys]
+    ordered = rows.take(pa.array(in_order(keys, rows.num_rows)))
+    files = BlockFiles(control.store, block_work(control, job))
+    _publish(control, [files.write_blocks(in_batches(ordered))], source)
+    return True
 
 
 def _rows(
@@ -77,6 +107,8 @@ def _rows(
 ) -> DataFrame:
     """The source with the columns of the table, or those of a delete."""
     from pyspark.sql.types import StructType
+
+    from tandem.spark.sources.casts import align_columns, declared_char_types  # imports Spark
 
     all_columns = table_schema(job.blocks)
     schema = StructType([all_columns[name] for name in columns_of(job)])

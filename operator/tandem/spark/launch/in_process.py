@@ -146,9 +146,8 @@ class _Job:
 
 
 def needs_no_spark(request: JobRequest) -> bool:
-    """Whether a job is begun without Spark: a small rewrite, update, delete or merge."""
-    is_small = request.input_bytes <= SMALL_BYTES
-    return request.app in ("rewrite", "statement", "merge") and is_small
+    """Whether a job is begun without Spark: a small one."""
+    return request.input_bytes <= SMALL_BYTES
 
 
 class InProcessJobs:
@@ -252,7 +251,30 @@ class InProcessJobs:
                 from tandem.spark.jobs import merge
 
                 return merge.run_here(control, job.ended, self._slots)
-        from tandem.spark.jobs.rewrite import job as rewrite
-
         with self._slots:
-            return rewrite.run_here(control)
+            return _run_here(control)
+
+
+def _run_here(control: Control) -> bool:
+    match control.spec.job.app:
+        case "rewrite":
+            from tandem.spark.jobs.rewrite import job
+
+            return job.run_here(control)
+        case "ingest":
+            from tandem.spark.jobs import ingest
+
+            return ingest.run_here(control)
+        case "upsert":
+            from tandem.spark.jobs import upsert
+
+            return upsert.run_here(control)
+        case "stitch":
+            from tandem.spark.jobs import stitch
+
+            stitch.run(control, None)
+        case "log_merge":
+            from tandem.spark.jobs import log_merge
+
+            log_merge.run(control, None)
+    return True

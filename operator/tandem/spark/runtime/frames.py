@@ -120,14 +120,15 @@ def answers(rows: DataFrame, work: Callable[[Batches], Iterator[A]]) -> list[A]:
 
 
 def each_in_a_task(
-    context: SparkContext,
+    context: SparkContext | None,
     numbers: Sequence[int],
     work: Callable[[int], A],
     *,
     most: int = 1 << 31,
     known: tuple[type[Exception], ...] = (TandemError,),
 ) -> list[A]:
-    """What `work` returns for each number, in their order: by a task each, or `most` tasks.
+    """What `work` returns for each number, in their order: by a task each, or `most` tasks; without
+    a context in this thread.
 
     Raises: the first error that is `known`.
     """
@@ -139,6 +140,8 @@ def each_in_a_task(
             # Returned, not raised: Spark would convert it to a stack trace in a string.
             return error
 
+    if context is None:
+        return list(map(work, numbers))
     if not numbers:
         return []
     found: list[A] = []

@@ -7,35 +7,43 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
+import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from tandem.errors import InvalidSpec
 from tandem.jobs.formats import MergeJob
 from tandem.spark.runtime.control import Control
-from tandem.spark.runtime.datasource import put_work
+from tandem.spark.runtime.datasource import TaskSplits, get_work, put_work, task_splits
 from tandem.spark.runtime.listing import FolderColumn, ListedSource, lacking, types_in
+from tandem.spark.runtime.row_files import InputSplit
 from tandem.spark.sources.casts import cast_texts
-from tandem.spark.sources.csv_text import Dialect, csv_columns
+from tandem.spark.sources.csv_text import Dialect, csv_columns, part_effect
 from tandem.spark.sources.json_text import JsonOptions, JsonParser, JsonProblem
 from tandem.spark.sources.options import check_option_names, source_job
-from tandem.spark.sources.text_files import WHITE, lines_in, read_text, split_lines
+from tandem.spark.sources.text_files import WHITE, compression_of, lines_in, read_text, split_lines
 from tandem.spark.sources.text_records import (
     FILE,
     FOLDER,
     LINE,
-    RECORDS_SOURCE,
-    RecordsSource,
+    PartStart,
     RecordsWork,
     TextFile,
-    with_begins,
+    records,
 )
+from tandem.storage import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructType
 
 _CORRUPT = f"{FILE}_corrupt"
+
+
+STRIPE_BYTES = 32 << 20
+"""The approximate size that one task reads. Text is several times the size of Parquet."""
+RECORDS_SOURCE = "tandem-records"
 
 
 @dataclass(frozen=True)
@@ -227,3 +235,85 @@ def _texts(schema: StructType) -> StructType:
                 return T.StringType()
 
     return T.StructType([T.StructField(f.name, of(f.dataType)) for f in schema.fields])
+
+
+# Spark's data source of the records.
+
+
+class RecordsSource(DataSource):
+    """`spark.read.format("tandem-records")`; options as of `tandem.spark.runtime.datasource`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return RECORDS_SOURCE
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        _, data = get_work(self.options)
+        return RecordsReader(RecordsWork.model_validate_json(data), tuple(schema.names))
+
+
+class RecordsReader(DataSourceReader):
+    def __init__(self, work: RecordsWork, names: tuple[str, ...]) -> None:
+        self._work = work
+        self._names = names
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return plan(self._work.files)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, TaskSplits)
+        work = self._work
+        store = open_store(work.location, work.storage_options)
+        for split in partition.splits:
+            for columns, lines in records(store, work, split):
+                if not lines:
+                    continue
+                file = pa.repeat(pa.scalar(split.input, pa.int32()), len(lines))
+                folders = [
+                    pa.repeat(pa.scalar(text, pa.string()), len(lines))
+                    for text in work.files[split.input].folders
+                ]
+                arrays = [*columns, *folders, file, pa.array(lines, pa.int64())]
+                names = list(self._names)
+                yield pa.RecordBatch.from_arrays(arrays[: len(names)], names=names)
+
+
+def plan(files: Sequence[TextFile], size: int = STRIPE_BYTES) -> list[TaskSplits]:
+    """The splits that each task reads; parts are byte ranges; compressed files are not split."""
+    whole = {index for index, file in enumerate(files) if compression_of(file.path)}
+    return task_splits([file.size for file in files], size, whole)
+
+
+def with_begins(
+    spark: SparkSession,
+    location: str,
+    storage_options: Mapping[str, str],
+    files: Sequence[TextFile],
+    encoding: str,
+    dialect: Dialect | None,
+) -> tuple[TextFile, ...]:
+    """The files with the starts of their parts. Files that are split are read once for this:
+    whether a line end is inside quotes depends on all the text before it."""
+    options = dict(storage_options)
+
+    def look(split: InputSplit) -> tuple[int, bool, bool]:
+        file = files[split.input]
+        span = split.of(file.size)
+        store = open_store(location, options)
+        texts = read_text(store, file.path, encoding, span.start, span.stop)
+        return part_effect(texts, dialect)
+
+    splits = [split for task in plan(files) for split in task.splits if split.parts > 1]
+    if not splits:
+        return tuple(files)
+    seen = spark.sparkContext.parallelize(splits, len(splits)).map(look).collect()
+    begins: dict[int, list[PartStart]] = {}
+    for split, (lines, outside, inside) in zip(splits, seen, strict=True):
+        starts = begins.setdefault(split.input, [PartStart()])
+        last = starts[-1]
+        is_open = inside if last.inside else outside
+        starts.append(PartStart(line=last.line + lines, inside=is_open))
+    return tuple(
+        file.model_copy(update={"begins": tuple(begins.get(index, ()))})
+        for index, file in enumerate(files)
+    )
