@@ -6,7 +6,8 @@ Never guesses: a value that does not fit is an error, and no row is dropped.
     footers           schemas of Parquet files
     options           options of a source
     text_frames       CSV and JSON as DataFrames
-    text_records      Spark's data source of their records, as texts with locations
+    arrow_rows        a small source in the columns of a table, without Spark
+    text_records      their records, as texts with locations
     text_files        files as whole lines
     csv_text          RFC 4180 as arrays of texts, and the columns of a file
     json_text         JSON lines as arrays of texts, and their fields; pure
