@@ -258,6 +258,7 @@ from badinput.bad_input import tandem
 from support.jobs.quick_jobs import QuickJobs
 from tandem.operations import runner as engine
 from tandem.operations.ports import Ports
+from tandem.operations.session.file_jobs import FileJobs
 engine.local_ports = lambda: Ports(jobs=FileJobs(QuickJobs()))
 {before}
 ended = tandem("run", "-f", sys.argv[1])

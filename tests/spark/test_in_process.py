@@ -358,6 +358,21 @@ def test_a_round_that_needs_spark_is_done_there(tmp_path: Path, spark: SparkSess
     jobs.stop(key)
 
 
+def test_a_job_that_is_stopped_begins_nothing_on_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[object] = []
+    monkeypatch.setattr(in_process, "run", lambda *given: begun.append(given))
+    others = Asked()
+    jobs = InProcessJobs(others)
+    key, request, spec = sort_of(quick_lake.make(tmp_path), MEMORY)
+    jobs.start(key, request, spec)
+    assert others.is_asked.wait(300)  # Spark starts, and the job waits for it
+    jobs.stop(key)
+    assert key.name not in {thread.name for thread in threading.enumerate()}
+    assert begun == []
+
+
 def test_a_sort_that_needs_spark_fails_where_there_is_none(tmp_path: Path) -> None:
     class Missing(NoSpark):
         def job(self, request: JobRequest) -> AbstractContextManager[Any]:
