@@ -163,12 +163,10 @@ def _session() -> SparkSession:
     from pyspark import SparkContext
 
     from tandem.spark.runtime.jvm import LocalJvm
-    from tandem.spark.runtime.session import build_conf, cache_dir, session
+    from tandem.spark.runtime.session import build_conf, session
 
     if SparkContext._active_spark_context is None:
         # We report errors, once; the JVM's log does not repeat them.
         conf = {**build_conf(), "spark.log.level": "OFF"}
-        logs = cache_dir() / "logs"
-        logs.mkdir(parents=True, exist_ok=True)
-        LocalJvm("tandem-scan", conf, logs / "tandem-scan.log").context()
+        LocalJvm("tandem-scan", conf).context()
     return session("tandem-scan")

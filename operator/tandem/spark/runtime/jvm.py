@@ -40,22 +40,22 @@ class LocalJvm:
 
     Args:
         conf: Spark's settings.
-        log: the file for what it prints.
+        log: the file for what it prints; None: that is kept until it answers.
     """
 
-    def __init__(self, app_name: str, conf: Mapping[str, str], log: Path) -> None:
-        self.log = log
+    def __init__(self, app_name: str, conf: Mapping[str, str], log: Path | None = None) -> None:
         self._app_name = app_name
         self._conf = conf
         self._context: SparkContext | None = None
         self._connecting = threading.Lock()
         self._folder = Path(tempfile.mkdtemp(prefix="tandem-"))
+        self.log = self._folder / "log" if log is None else log
         settings = [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
         variables = {
             "SPARK_CONNECT_MODE": "0",
             "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._folder / "gateway"),
         }
-        with log.open("wb") as output:
+        with self.log.open("wb") as output:
             self._process = subprocess.Popen(
                 [str(spark_home() / "bin" / "spark-submit"), *settings, "pyspark-shell"],
                 env={**launch_environment(), **variables},
