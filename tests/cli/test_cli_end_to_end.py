@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -47,10 +48,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 def tandem(*words: str | Path) -> tuple[int, Any, str]:
+    # As in a shell in which no other Python is set for Spark, and that on PATH is not ours.
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK")}
+    env["PATH"] = os.pathsep.join(p for p in env["PATH"].split(os.pathsep) if "venv" not in p)
     found = subprocess.run(
         [sys.executable, "-m", "tandem.cli.main", *map(str, words), "-o", "json"],
         capture_output=True,
         text=True,
+        env=env,
         timeout=240,
         check=False,
     )

@@ -13,6 +13,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import warnings
@@ -153,7 +154,9 @@ class LocalJvm:
                 for name in variables:
                     del os.environ[name]
         gateway.proc = self._process  # as long as there is a context, its pipe stays open
-        return SparkContext(conf=settings, gateway=gateway)
+        context = SparkContext(conf=settings, gateway=gateway)
+        context.pythonExec = sys.executable  # not whatever is first on PATH
+        return context
 
 
 def _forget(context: Any) -> None:
