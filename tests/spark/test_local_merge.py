@@ -52,7 +52,7 @@ from tandem.reconcile.matches import KEPT
 from tandem.spark.jobs import merge
 from tandem.spark.jobs import merge_source as local_source
 from tandem.spark.runtime.control import Control, answer, encode
-from tandem.spark.sources import row_hash
+from tandem.spark.sources import arrow_rows, row_hash
 from tandem.statements.merge import ClauseAction
 
 
@@ -386,9 +386,9 @@ def test_sources_that_need_spark_are_left_to_it(
     (tmp_path / "s").mkdir()
     pq.write_table(pa.table({"id": [1], "v": [0]}), tmp_path / "s" / "1.parquet")
     assert done_here(job_for(tmp_path / "t", tmp_path / "s", UPSERT))
-    for name in ("MEMORY", "FILE_BYTES"):
+    for where, name in ((arrow_rows, "MEMORY"), (local_source, "FILE_BYTES")):
         with monkeypatch.context() as patch:
-            patch.setattr(local_source, name, 1)
+            patch.setattr(where, name, 1)
             assert not done_here(job_for(tmp_path / "t", tmp_path / "s", UPSERT))
     pq.write_table(pa.table({"id": [2], "v": [0], "w": [1]}), tmp_path / "s" / "2.parquet")
     assert not done_here(job_for(tmp_path / "t", tmp_path / "s", UPSERT))

@@ -64,7 +64,7 @@ _REPORT_S: Final = 60.0
 _PAUSE_S: Final = 1.0
 
 
-class Jobs(Protocol):
+class JobThreads(Protocol):
     """What does the jobs; `tandem.spark.launch.pooled.PooledJobs`."""
 
     def begin(
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if drained else 1
 
 
-async def _serve(config: PoolConfig, jobs: Jobs, kubeconfig: Path | None) -> bool:
+async def _serve(config: PoolConfig, jobs: JobThreads, kubeconfig: Path | None) -> bool:
     async with Api.from_kubeconfig(kubeconfig, user_agent="tandem-job-pool") as api:
         return await PoolDriver(config, api, jobs).run()
 
@@ -103,7 +103,7 @@ async def _serve(config: PoolConfig, jobs: Jobs, kubeconfig: Path | None) -> boo
 class PoolDriver:
     """To be used in one event loop."""
 
-    def __init__(self, config: PoolConfig, api: Api, jobs: Jobs) -> None:
+    def __init__(self, config: PoolConfig, api: Api, jobs: JobThreads) -> None:
         self._config = config
         self._api = api
         self._jobs = jobs

@@ -4,7 +4,8 @@ Must not import a job or a source. Credentials come from the environment only.
 
     control       reads the job, writes the result exactly once; progress, Arrow tables
                   as bytes, the end of the engine
-    session       finds Java, pins the session's settings; local jobs one after the other
+    session       finds Java, pins the session's settings
+    jvm           a JVM beside this process
     frames        rows of a table as DataFrames; work in Spark's tasks, and its answers
     schemas       Spark's schema of a table
     datasource    the data source over our reader; what each task reads
