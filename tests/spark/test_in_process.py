@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -356,6 +357,34 @@ def test_a_round_that_needs_spark_is_done_there(tmp_path: Path, spark: SparkSess
     assert "Division by zero" in failure.message
     assert jobs.result(key, 0) is first
     jobs.stop(key)
+
+
+def test_on_spark_nothing_but_new_files_is_stored_in_the_table(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Driver and tasks leave their files in a folder of this machine, in which tasks count."""
+    folder = tmp_path / "scratch"
+
+    def kept(**_: object) -> AbstractContextManager[str]:
+        folder.mkdir()
+        return nullcontext(str(folder))
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", kept)
+    lake = quick_lake.make(tmp_path / "lake")
+    others = Asked(spark.sparkContext)
+    others.open.set()
+    jobs = InProcessJobs(others)
+    key, request, spec = statement_of(lake, "greatest(`k`, 1) = 1", v="0")
+    jobs.start(key, request, spec)
+    assert until_answered(jobs, key, 0).rows_matched == 16
+    progress = jobs.poll(key, 1).progress
+    assert progress is not None
+    assert progress.files_done == progress.files_total == 4
+    jobs.stop(key)
+    stored = [path for path in (lake.path / spec.control_prefix).rglob("*") if path.is_file()]
+    assert [path.name for path in stored] == ["job.json"]
+    counted = (folder / spec.control_prefix / "rounds/0/counters").iterdir()
+    assert sum(path.stat().st_size for path in counted) == 4
 
 
 def test_a_job_that_is_stopped_begins_nothing_on_spark(

@@ -16,10 +16,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import tempfile
 import threading
 import time
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tandem.errors import StorageError, TandemError
@@ -36,6 +37,7 @@ from tandem.spark.runtime.control import (
     HeldCounters,
     recorded,
 )
+from tandem.storage import open_store
 from tandem.storage.store import Store
 
 KEPT_AFTER_S: Final = 60.0
@@ -67,6 +69,12 @@ class HeldControl(Control):
 
     said: _Said = field(default_factory=_Said)
     begun_s: float = field(default_factory=time.monotonic)
+    folder: Store | None = None
+    """For files between driver and tasks, which are other processes on Spark."""
+
+    @property
+    def scratch(self) -> Store:
+        return self.store if self.folder is None else self.folder
 
     def side_file(self, round_: int, name: str, data: bytes) -> SideFileRef:
         path = self.round_path(round_, f"{name}-{uuid.uuid4()}")
@@ -87,6 +95,8 @@ class HeldControl(Control):
         self.said.failures.setdefault(round_, self.failure_of(error, round_))
 
     def counters(self, round_: int) -> Counters:
+        if self.folder is not None:
+            return super().counters(round_)
         return self.said.counters.setdefault(round_, HeldCounters())
 
     def progress(self, progress: JobProgress) -> None:
@@ -234,9 +244,12 @@ class InProcessJobs:
             job.ended.clear()
             if job.stopped.is_set():  # `stop` sets it before it looks where the job is
                 return
-            with self._spark.job(job.request) as context:
+            with (
+                self._spark.job(job.request) as context,
+                tempfile.TemporaryDirectory(prefix="tandem-job-") as folder,
+            ):
                 if not job.stopped.is_set():
-                    run(control, context, job.ended)
+                    run(replace(job.control, folder=open_store(folder)), context, job.ended)
 
         job.failure = recorded(work, job.control)
 

@@ -114,6 +114,11 @@ class Control:
     def table(self) -> TableFormat:
         return job_table_format(self.spec.table)
 
+    @property
+    def scratch(self) -> Store:
+        """Where a driver and its tasks leave files for each other, below the same paths."""
+        return self.store
+
     def path(self, name: str) -> str:
         return f"{self.spec.control_prefix}/{name}"
 
@@ -153,7 +158,7 @@ class Control:
 
     def counters(self, round_: int) -> Counters:
         """Where the tasks of a round count."""
-        return StoredCounters(self.store, self.round_path(round_, "counters"))
+        return StoredCounters(self.scratch, self.round_path(round_, "counters"))
 
     def progress(self, progress: JobProgress) -> None:
         """Record progress, for display; the last write wins."""

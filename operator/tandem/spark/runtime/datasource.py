@@ -121,18 +121,20 @@ def put_work(control: Control, work: Format, round_: int) -> dict[str, str]:
     """Write the work of a source beside the job's other control files; returns the source's
     options. They contain no secrets; workers read those from the environment."""
     path, data = control.round_path(round_, f"work-{uuid.uuid4()}.json"), encode(work)
-    control.store.put(path, data)
+    control.scratch.put(path, data)
+    here = control.scratch.location == control.store.location
+    storage = control.spec.table.storage_options if here else {}
     return {
-        "location": control.store.location,
-        "storage": json.dumps(dict(control.spec.table.storage_options)),
+        "location": control.scratch.location,
+        "storage": json.dumps(dict(storage)),
         "work": path,
         "digest": hashlib.sha256(data).hexdigest(),
     }
 
 
 def get_work(options: Mapping[str, str]) -> tuple[Store, bytes]:
-    """The table's store, and the content that `put_work` wrote. It determines what a worker reads,
-    so a file that another writer put in its place is refused.
+    """The store of the work, and the content that `put_work` wrote. It determines what a worker
+    reads, so a file that another writer put in its place is refused.
 
     Raises: ManifestInvalid, StorageError.
     """

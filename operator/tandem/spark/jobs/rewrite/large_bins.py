@@ -30,6 +30,7 @@ from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile
 from tandem.delta.schema import to_arrow_field
 from tandem.errors import CountMismatch
 from tandem.jobs.formats import InputFile, JobLayout, JobSpec, RewriteJob
+from tandem.jobs.port import read_side_file
 from tandem.jobs.results import SideFileRef
 from tandem.rowmap.permutation import starts
 from tandem.spark.jobs.rewrite.bins import BinResult
@@ -133,7 +134,14 @@ def sort_large(
     tasks = [share.splits for share in shares([job.inputs[n] for n in inputs])]
     counters = control.counters(_ROUND)
     work = LargeSort(
-        control.store, control.spec, memory, tuple(bins), tuple(inputs), tuple(tasks), counters
+        control.store,
+        control.spec,
+        memory,
+        tuple(bins),
+        tuple(inputs),
+        tuple(tasks),
+        control.scratch,
+        counters,
     )
     total = len(inputs), sum(job.inputs[n].size for n in inputs)
 
@@ -163,7 +171,7 @@ def _result(control: Control, bin_: LargeBin, by_part: Mapping[int, SortedPart])
     ranks = np.full(bin_.rows, _NO_PLACE, dtype=np.uint32)
     found = 0
     for ref in (ref for part in parts for ref in part.places):
-        places = np.frombuffer(control.read_side_file(ref), dtype=np.uint32)
+        places = np.frombuffer(read_side_file(control.scratch, ref), dtype=np.uint32)
         if found + len(places) <= bin_.rows and int(places.max()) < bin_.rows:
             ranks[places] = np.arange(found, found + len(places), dtype=np.uint32)
         found += len(places)
@@ -188,6 +196,7 @@ class LargeSort:
     bins: tuple[LargeBin, ...]
     inputs: tuple[int, ...]
     tasks: tuple[tuple[InputSplit, ...], ...]
+    scratch: Store
     counters: Counters
 
     # Bounds, from a sample
@@ -292,7 +301,7 @@ class LargeSort:
         self, file: BlockFile, part: int, ranges: Iterable[Sequence[KeptBlock]]
     ) -> SortedPart:
         [bin_] = [b for b in self.bins if b.first_part <= part < b.first_part + b.parts]
-        control = Control(self.spec, self.store)
+        control = Control(self.spec, self.scratch)
         places: list[SideFileRef] = []
         writer: ParquetDataWriter | None = None
         with ExitStack() as opened:
