@@ -228,6 +228,17 @@ def test_a_text_that_is_not_plain_is_left_to_spark(tmp_path: Path, line: str, wh
     assert not ingest.run_here(job_of(at, "Json", tmp_path / "a.json")), why
 
 
+@pytest.mark.parametrize("form", ["Parquet", "Delta"])
+def test_a_column_of_another_type_is_left_to_spark(tmp_path: Path, form: str) -> None:
+    at = table(tmp_path / "t")
+    rows = pa.table({"id": pa.array([1], pa.int32())})
+    if form == "Delta":
+        write_deltalake(str(tmp_path / "s"), rows)
+    else:
+        pq.write_table(rows, tmp_path / "s")
+    assert not ingest.run_here(job_of(at, form, tmp_path / "s"))
+
+
 def test_a_format_is_left_to_spark(tmp_path: Path) -> None:
     at = table(tmp_path / "t")
     (tmp_path / "a.json").write_text('{"id": 0, "day": "2024-01-01"}')
