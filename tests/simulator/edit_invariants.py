@@ -29,6 +29,7 @@ from tandem.reconcile.model import ChangeKind
 from tandem.rowmap import binary_format
 from tandem.rowmap.rowmap import RowMap
 from tandem.spark.jobs.edits import WantedEdit
+from tandem.storage.store import exists
 from tandem.timeline.segments import TAG_ROW_MAP
 
 if TYPE_CHECKING:
@@ -85,9 +86,10 @@ class Reader:
         job_map = None
         path = paths.round_file(operation, attempt, 0, "result.json")
         # A batch that has ended cleans its attempt before it is looked at.
-        if isinstance(job, RewriteJob) and path in store.paths():
-            ref = present(JobResult.model_validate_json(store.get(path)).row_map)
-            job_map = binary_format.from_bytes(store.get(ref.path), resource=ref.path)
+        said = self.world.jobs.control
+        if isinstance(job, RewriteJob) and exists(said, path):
+            ref = present(JobResult.model_validate_json(said.get(path)).row_map)
+            job_map = binary_format.from_bytes(said.get(ref.path), resource=ref.path)
         return Evidence(
             rows,
             before,

@@ -207,12 +207,12 @@ class World:
         return self.held.setdefault(pid, HeldJobs(self.jobs, self.jobs.control))
 
     def lose(self, pid: int) -> None:
-        """A process has ended, and with it the jobs that it holds."""
+        """A process has ended, and with it the jobs that it holds. What they have said is only left
+        for the checker: no other process looks where it is."""
         jobs = self.held.pop(pid, None)
-        for name, folder in {} if jobs is None else jobs.names.items():
+        for name in () if jobs is None else jobs.names:
             for driver in self.jobs.drivers[name]:
                 self.jobs.die(driver)
-            del self.jobs.control.held[folder]
 
     def ports(self) -> Ports:
         """The ports of a new process."""
