@@ -184,7 +184,8 @@ class History:
             found.append((driver.speed, go_on))
             if self.faults:
                 found.append((0.05, lambda d=driver: self._job_dies(d)))  # type: ignore[misc]
-                found.append((0.1, lambda d=driver: self._duplicate_job(d)))  # type: ignore[misc]
+                if not self.world.holds_jobs:
+                    found.append((0.1, lambda d=driver: self._duplicate_job(d)))  # type: ignore[misc]
         if self.faults:
             found.append((0.3, self._clean))
         if self.foreign_left:
