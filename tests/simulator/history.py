@@ -329,7 +329,8 @@ class History:
             operation_id = actor.operation_id
             stops = commit_actions.txn_markers(snapshot, operation_id)
             # What a twin or zombie wrote after the cleaning is what `tandem clean` is for.
-            highest = recovery.highest_claim(store, operation_id) if stops.closed else 0
+            over = stops.closed or stops.succeeded
+            highest = recovery.highest_claim(store, operation_id) if over else 0
             highest = max(stops.abandoned, stops.succeeded, highest)
             garbage.clean_dead(store, operation_id, stops.dead(highest))
             done = self.checker.commits.get(operation_id) if stops.succeeded else None
