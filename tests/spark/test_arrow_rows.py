@@ -25,7 +25,7 @@ from support.jobs import job_files as jobs
 from support.jobs.both_ways import BothWays
 from support.jobs.both_ways import both_ways as both_ways
 from tandem.delta.schema import StructType, to_delta_json
-from tandem.errors import InvalidSpec
+from tandem.errors import InvalidSpec, StatementFailed
 from tandem.jobs.formats import IngestJob, JobTable, UpsertJob
 from tandem.mergelog.state.log_table import LogSettings, block_format
 from tandem.spark.jobs import ingest, upsert
@@ -300,6 +300,17 @@ def test_what_is_wrong_with_columns_is_said_before_what_is_wrong_with_rows(tmp_p
     )
     pq.write_table(pa.table({"other": [1]}), tmp_path / "parquet/b")
     assert not ingest.run_here(job_of(at, "Parquet", tmp_path / "parquet"))
+
+
+def test_of_two_nulls_the_one_is_named_that_spark_names(tmp_path: Path) -> None:
+    """It checks some rows at a time, and of these the first column."""
+    names = ("a", "b")
+    whole = pa.schema([pa.field(name, pa.int64(), nullable=False) for name in names])
+    write_deltalake(str(tmp_path / "t"), whole.empty_table())
+    numbers = {"a": [0] * 60_000 + [None], "b": [0] * 20_000 + [None] + [0] * 40_000}
+    pq.write_table(pa.table({n: pa.array(numbers[n], pa.int64()) for n in names}), tmp_path / "s")
+    with pytest.raises(StatementFailed, match=r"^b: a column that must not be null"):
+        ingest.run_here(job_of(tmp_path / "t", "Parquet", tmp_path / "s"))
 
 
 def test_a_line_that_is_no_json_is_left_to_spark_if_a_column_is(tmp_path: Path) -> None:

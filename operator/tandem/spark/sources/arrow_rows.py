@@ -35,6 +35,8 @@ FILE_BYTES: Final = 64 << 20
 MEMORY: Final = 128 << 20
 """A source of larger files, or that takes more memory, stays with Spark."""
 _BATCH_ROWS: Final = 65_536
+_SPARK_ROWS: Final = 10_000
+"""Rows that Spark hands to a task at once: of these, the first column with an error is named."""
 _BATCH_BYTES: Final = 16 << 20
 
 _YEAR = r"[1-9]\d{3}-\d{2}-\d{2}"
@@ -133,7 +135,7 @@ def read_files(files: SourceFiles) -> pa.Table:
 def in_batches(rows: pa.Table) -> Iterator[pa.RecordBatch]:
     """Rows as a task of Spark gets them: some at a time."""
     size = max(1, rows.nbytes // max(1, rows.num_rows))
-    yield from rows.combine_chunks().to_batches(max(1, min(_BATCH_ROWS, _BATCH_BYTES // size)))
+    yield from rows.combine_chunks().to_batches(max(1, min(_SPARK_ROWS, _BATCH_BYTES // size)))
 
 
 def _require_small(sizes: Any) -> None:
