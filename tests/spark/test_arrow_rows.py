@@ -8,6 +8,7 @@ import datetime as dt
 import json
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,11 @@ from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
 from support.jobs import job_files as jobs
 from support.jobs.both_ways import BothWays
 from support.jobs.both_ways import both_ways as both_ways
-from tandem.jobs.formats import IngestJob
-from tandem.spark.jobs import ingest
+from tandem.delta.schema import StructType, to_delta_json
+from tandem.errors import InvalidSpec, StatementFailed
+from tandem.jobs.formats import IngestJob, JobTable, UpsertJob
+from tandem.mergelog.state.log_table import LogSettings, block_format
+from tandem.spark.jobs import ingest, upsert
 from tandem.spark.runtime.control import Control
 from tandem.spark.sources import arrow_rows
 from tandem.spark.sources.arrow_rows import value_of
@@ -256,3 +260,117 @@ def test_a_large_source_is_left_to_spark(
         options = {"header": "true"} if form == "Csv" else {}
         location = source(tmp_path / form, form)
         assert not ingest.run_here(job_of(at, form, location, **options)), form
+
+
+# What only Spark refuses, or says better
+
+
+def decimal_of_too_many_digits() -> Any:
+    data = pa.py_buffer((10**6).to_bytes(16, "little"))
+    return pa.Array.from_buffers(pa.decimal128(5, 2), 1, [None, data])
+
+
+TWICE = pa.array([[("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int64()))
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pytest.param(TWICE, id="a map with a key twice"),
+        pytest.param(pa.array([{"x": TWICE[0]}], pa.struct([("x", TWICE.type)])), id="below"),
+        pytest.param(decimal_of_too_many_digits(), id="a decimal of too many digits"),
+        pytest.param(
+            pa.StructArray.from_arrays([decimal_of_too_many_digits()], ["x"]), id="in a struct"
+        ),
+    ],
+)
+def test_a_value_that_spark_refuses_is_left_to_spark(tmp_path: Path, column: Any) -> None:
+    rows = pa.table({"c": column})
+    write_deltalake(str(tmp_path / "t"), rows.schema.empty_table())
+    pq.write_table(rows, tmp_path / "a.parquet")
+    assert not ingest.run_here(job_of(tmp_path / "t", "Parquet", tmp_path / "a.parquet"))
+
+
+def test_what_is_wrong_with_options_is_said_before_what_is_wrong_with_the_location(
+    tmp_path: Path,
+) -> None:
+    job = job_of(table(tmp_path / "t"), "Csv", tmp_path / "none", mode="DROPMALFORMED")
+    with pytest.raises(InvalidSpec, match="unknown option"):
+        ingest.run_here(job)
+
+
+def test_what_is_wrong_with_columns_is_said_before_what_is_wrong_with_rows(tmp_path: Path) -> None:
+    at = table(tmp_path / "t")
+    for form in ("csv", "parquet"):
+        (tmp_path / form).mkdir()
+    (tmp_path / "csv/a.csv").write_text("id,text\n1,2,3\n")
+    (tmp_path / "csv/b.csv").write_text("id,other\n1,2\n")
+    assert not ingest.run_here(job_of(at, "Csv", tmp_path / "csv", header="true"))
+    pq.write_table(
+        pa.table({"at": pa.array([1], pa.timestamp("ns", "UTC"))}), tmp_path / "parquet/a"
+    )
+    pq.write_table(pa.table({"other": [1]}), tmp_path / "parquet/b")
+    assert not ingest.run_here(job_of(at, "Parquet", tmp_path / "parquet"))
+
+
+def test_of_two_nulls_the_one_is_named_that_spark_names(tmp_path: Path) -> None:
+    """It checks some rows at a time, and of these the first column."""
+    names = ("a", "b")
+    whole = pa.schema([pa.field(name, pa.int64(), nullable=False) for name in names])
+    write_deltalake(str(tmp_path / "t"), whole.empty_table())
+    numbers = {"a": [0] * 60_000 + [None], "b": [0] * 20_000 + [None] + [0] * 40_000}
+    pq.write_table(pa.table({n: pa.array(numbers[n], pa.int64()) for n in names}), tmp_path / "s")
+    with pytest.raises(StatementFailed, match=r"^b: a column that must not be null"):
+        ingest.run_here(job_of(tmp_path / "t", "Parquet", tmp_path / "s"))
+
+
+def test_a_line_that_is_no_json_is_left_to_spark_if_a_column_is(tmp_path: Path) -> None:
+    """Spark says first what is wrong with the line before it."""
+    nested = pa.schema([("id", pa.int64()), ("s", pa.struct([("a", pa.int64())]))])
+    write_deltalake(str(tmp_path / "t"), nested.empty_table())
+    (tmp_path / "a.json").write_text('{"id": 1, "s": {"b": 1}}\n{"id":\n')
+    assert not ingest.run_here(job_of(tmp_path / "t", "Json", tmp_path / "a.json"))
+
+
+# Upserts
+
+
+def upsert_of(folder: Path, rows: pa.Table | str) -> Control:
+    """The upsert of a Parquet file, or of a text of CSV, by `a` and `b`."""
+    columns = pa.schema([("a", pa.string()), ("b", pa.int64()), ("v", pa.int64())])
+    write_deltalake(str(folder / "t"), columns.empty_table())
+    store, snapshot = jobs.snapshot_of(folder / "t")
+    keys = ("a", "b")
+    form = block_format(snapshot, LogSettings(keys, ""))
+    fields = (replace(f, nullable=f.nullable and f.name not in keys) for f in form.schema)
+    if isinstance(rows, str):
+        (folder / "source").write_text(rows)
+    else:
+        pq.write_table(rows, folder / "source")
+    job = UpsertJob(
+        source_format="Csv" if isinstance(rows, str) else "Parquet",
+        source_location=(folder / "source").as_uri(),
+        source_options={"header": "true"} if isinstance(rows, str) else {},
+        field="spec.upsert.source",
+        blocks=JobTable(
+            location=store.location,
+            version=0,
+            table_id=snapshot.metadata.id,
+            schema_string=to_delta_json(StructType(tuple(fields))),
+            partition_columns=(),
+            configuration={},
+        ),
+        keys=keys,
+        max_block_bytes=1 << 30,
+    )
+    return jobs.control(store, snapshot, job)
+
+
+@pytest.mark.parametrize("text", ["b,v\n", "b,v\n1,2\n"], ids=["without rows", "with rows"])
+def test_a_csv_file_that_lacks_a_key_is_left_to_spark(tmp_path: Path, text: str) -> None:
+    assert not upsert.run_here(upsert_of(tmp_path, text))
+
+
+def test_a_key_that_is_null_is_left_to_spark_which_shows_the_first_row(tmp_path: Path) -> None:
+    rows = pa.table({"a": pa.array([None, None], pa.string()), "b": [2, None], "v": [2, 4]})
+    assert not upsert.run_here(upsert_of(tmp_path, rows))

@@ -293,10 +293,9 @@ def run_here(control: Control) -> bool:
     job = spec.job
     if not isinstance(job, IngestJob):
         return False
-    source = None if job.source_format == "Delta" else readers.open_source(control)
     names = job_table_format(spec.table).schema.names
     try:
-        rows = arrow_rows.load(control, spec.table, names, source)
+        rows, source = arrow_rows.load(control, spec.table, names)
     except NeedsSpark:
         return False
     files = RowFiles(control.store, _rows_work(control, job, names), tuple(names))

@@ -89,12 +89,13 @@ def run_here(control: Control) -> bool:
     """
     job = control.spec.job
     assert isinstance(job, UpsertJob)
-    source = None if job.source_format == "Delta" else readers.open_source(control)
     needed = LogSettings(job.keys, job.ordering_column).columns
     try:
-        rows = arrow_rows.load(control, job.blocks, columns_of(job), source, required=needed)
+        rows, source = arrow_rows.load(control, job.blocks, columns_of(job), required=needed)
     except NeedsSpark:
         return False
+    if any(rows[key].null_count for key in job.keys):
+        return False  # an error, which shows the first such row in Spark's order: NULL comes first
     keys = [codes_of(one_array(rows[key].chunks)) for key in job.keys]
     ordered = rows.take(pa.array(in_order(keys, rows.num_rows)))
     files = BlockFiles(control.store, block_work(control, job))

@@ -25,7 +25,7 @@ from tandem.spark.runtime.listing import ListedSource, decoding_error, types_in
 from tandem.spark.runtime.row_files import InputSplit, open_input
 from tandem.spark.sources.csv_text import csv_columns
 from tandem.spark.sources.options import check_option_names, checked, source_job
-from tandem.spark.sources.readers import SourceFiles, delta_files, parquet_files
+from tandem.spark.sources.readers import SourceFiles, delta_files, open_source, parquet_files
 from tandem.spark.sources.text_records import RecordsWork, TextFile, records
 from tandem.statements.local import NeedsSpark
 from tandem.statements.local.rows import NOT_OURS
@@ -35,6 +35,8 @@ FILE_BYTES: Final = 64 << 20
 MEMORY: Final = 128 << 20
 """A source of larger files, or that takes more memory, stays with Spark."""
 _BATCH_ROWS: Final = 65_536
+_SPARK_ROWS: Final = 10_000
+"""Rows that Spark hands to a task at once: of these, the first column with an error is named."""
 _BATCH_BYTES: Final = 16 << 20
 
 _YEAR = r"[1-9]\d{3}-\d{2}-\d{2}"
@@ -60,16 +62,14 @@ def load(
     control: Control,
     table: JobTable,
     names: Sequence[str],
-    listed: ListedSource | None,
     *,
     required: Sequence[str] = (),
-) -> pa.Table:
-    """All rows of the job's source.
+) -> tuple[pa.Table, ListedSource | None]:
+    """All rows of the job's source, and its files; None for a Delta table.
 
     Args:
         table, names: the columns that the rows get, by logical name. Those that the source lacks
             are NULL.
-        listed: the files of the source; None for a Delta table.
         required: columns that the source must have.
     Raises: NeedsSpark; InvalidSpec, StatementFailed, SourceUnreadable, StorageError.
     """
@@ -78,20 +78,19 @@ def load(
     wanted = {n: t for n, t in types_in(table.schema_string).items() if n in names}
     if any(text in table.schema_string for text in NOT_OURS) or _FORMATS & options.keys():
         raise NeedsSpark("a type, or a format, that only Spark knows")
+    listed = None if job.source_format == "Delta" else open_source(control)
     if listed is not None:
         _require_small(file.size for file in listed.files)
     if job.source_format in ("Csv", "Json"):
         assert listed is not None
-        found = _texts(control, listed, options, table, wanted)
+        found = _texts(control, listed, options, table, wanted, required)
     else:
-        found = _decoded(control, listed, table, wanted)
+        found = _decoded(control, listed, table, wanted, required)
     loose = job_table_format(table)
     schema = arrow_schema(replace(loose, schema=all_nullable(loose.schema)), names)
     tables, size = [schema.empty_table()], 0
     for rows in found:
         have = {name.lower(): name for name in rows.column_names}
-        if any(name.lower() not in have for name in required):
-            raise NeedsSpark("a column is missing")
         columns = [
             rows[have[field.name.lower()]]
             if field.name.lower() in have
@@ -102,7 +101,7 @@ def load(
         size += tables[-1].nbytes
         if size > MEMORY:
             raise NeedsSpark("a source that takes much memory")
-    return pa.concat_tables(tables)
+    return pa.concat_tables(tables), listed
 
 
 def read_files(files: SourceFiles) -> pa.Table:
@@ -136,7 +135,7 @@ def read_files(files: SourceFiles) -> pa.Table:
 def in_batches(rows: pa.Table) -> Iterator[pa.RecordBatch]:
     """Rows as a task of Spark gets them: some at a time."""
     size = max(1, rows.nbytes // max(1, rows.num_rows))
-    yield from rows.combine_chunks().to_batches(max(1, min(_BATCH_ROWS, _BATCH_BYTES // size)))
+    yield from rows.combine_chunks().to_batches(max(1, min(_SPARK_ROWS, _BATCH_BYTES // size)))
 
 
 def _require_small(sizes: Any) -> None:
@@ -145,7 +144,11 @@ def _require_small(sizes: Any) -> None:
 
 
 def _decoded(
-    control: Control, listed: ListedSource | None, table: JobTable, wanted: Mapping[str, Any]
+    control: Control,
+    listed: ListedSource | None,
+    table: JobTable,
+    wanted: Mapping[str, Any],
+    required: Sequence[str],
 ) -> Iterator[pa.Table]:
     """Rows of Parquet and Delta, whose columns must have the very types of the table's."""
     job = source_job(control.spec)
@@ -155,15 +158,33 @@ def _decoded(
         groups = parquet_files(listed, types_in(table.schema_string))
     _require_small(file.size for files in groups for file in files.inputs)
     types = {name.lower(): type_ for name, type_ in wanted.items()}
+    # What is wrong with columns is said before what is wrong with rows.
     for files in groups:
         check_option_names(files.names, job)
         found = types_in(files.table.schema_string)
-        lower = [name.lower() for name in files.names]
-        if len(set(lower)) < len(lower) or any(
-            types.get(name.lower()) != type_ for name, type_ in found.items()
-        ):
+        _require_names(files.names, types, required)
+        if any(types[name.lower()] != type_ for name, type_ in found.items()):
             raise NeedsSpark("columns that do not fit as they are")
-        yield read_files(files)
+        if any('"type": "map"' in json.dumps(type_) for type_ in found.values()):
+            raise NeedsSpark("a map, in which Spark looks for a key that occurs twice")
+    for files in groups:
+        rows = read_files(files)
+        try:
+            rows.validate(full=True)
+        except pa.ArrowInvalid as error:
+            # A decimal of more digits than its type has, or a text that is not UTF-8.
+            raise NeedsSpark(str(error)) from error
+        yield rows
+
+
+def _require_names(names: Sequence[str], known: Mapping[str, Any], required: Sequence[str]) -> None:
+    """Raises: NeedsSpark, if a column of the source is not `known` (by lower case), is there twice,
+    or is missing."""
+    lower = [name.lower() for name in names]
+    if not set(lower) <= known.keys() or len(set(lower)) < len(lower):
+        raise NeedsSpark("columns that the table lacks")
+    if not {name.lower() for name in required} <= set(lower):
+        raise NeedsSpark("a column is missing")
 
 
 # Texts of CSV and JSON.
@@ -175,6 +196,7 @@ def _texts(
     options: Mapping[str, str],
     table: JobTable,
     wanted: Mapping[str, Any],
+    required: Sequence[str],
 ) -> Iterator[pa.Table]:
     """Rows of CSV and JSON, file by file."""
     job = source_job(control.spec)
@@ -182,22 +204,28 @@ def _texts(
         raise NeedsSpark("columns in names of folders")
     types = {name.lower(): type_ for name, type_ in wanted.items()}
     is_json = job.source_format == "Json"
-    for meta in listed.files:
-        names: Sequence[str] | None = list(wanted)
-        if not is_json:
-            names = csv_columns(listed, meta.path, options, list(wanted), job.source_field)
-        if names is None:
-            continue
-        if any(name.lower() not in types for name in names):
-            raise NeedsSpark("a column that the table lacks")
+    headers: list[Sequence[str] | None] = [
+        list(wanted)
+        if is_json
+        else csv_columns(listed, meta.path, options, list(wanted), job.source_field)
+        for meta in listed.files
+    ]
+    # What is wrong with columns is said before what is wrong with rows.
+    for names in filter(None, headers):
         check_option_names(names, job)
+        _require_names(names, types, required)
+        if not all(isinstance(types[name.lower()], str) for name in names):
+            raise NeedsSpark("a type that only Spark converts")
+    for meta, header in zip(listed.files, headers, strict=True):
+        if header is None:
+            continue
         work = RecordsWork(
             location=listed.store.location,
             storage_options=dict(listed.options),
             files=(TextFile(path=meta.path, size=meta.size),),
             text_format="Json" if is_json else "Csv",
             options=dict(options),
-            wanted=_texts_named(names),
+            wanted=_texts_named(header),
         )
         for columns, lines in records(listed.store, work, InputSplit(0)):
             if not lines:
@@ -205,9 +233,9 @@ def _texts(
             yield pa.table(
                 [
                     value_of(texts, types[name.lower()])
-                    for name, texts in zip(names, columns, strict=True)
+                    for name, texts in zip(header, columns, strict=True)
                 ],
-                names=list(names),
+                names=list(header),
             )
 
 
