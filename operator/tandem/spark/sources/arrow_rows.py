@@ -105,8 +105,8 @@ def load(
 
 
 def read_files(files: SourceFiles) -> pa.Table:
-    """The rows of files of a source with the same columns. Raises: NeedsSpark, if they are many;
-    SourceUnreadable, StorageError."""
+    """The rows of files of a source with the same columns. Raises: NeedsSpark, if they are many,
+    or not valid; SourceUnreadable, StorageError."""
     table = job_table_format(files.table)
     loose = replace(table, schema=all_nullable(table.schema))
     store = open_store(
@@ -129,7 +129,13 @@ def read_files(files: SourceFiles) -> pa.Table:
                         raise NeedsSpark("a source that takes much memory")
         except StorageError as error:
             raise decoding_error(error) or error from error
-    return pa.Table.from_batches(batches, arrow_schema(loose, files.names))
+    rows = pa.Table.from_batches(batches, arrow_schema(loose, files.names))
+    try:
+        rows.validate(full=True)
+    except pa.ArrowInvalid as error:
+        # A decimal of more digits than its type has, or a text that is not UTF-8.
+        raise NeedsSpark(str(error)) from error
+    return rows
 
 
 def in_batches(rows: pa.Table) -> Iterator[pa.RecordBatch]:
@@ -168,13 +174,7 @@ def _decoded(
         if any('"type": "map"' in json.dumps(type_) for type_ in found.values()):
             raise NeedsSpark("a map, in which Spark looks for a key that occurs twice")
     for files in groups:
-        rows = read_files(files)
-        try:
-            rows.validate(full=True)
-        except pa.ArrowInvalid as error:
-            # A decimal of more digits than its type has, or a text that is not UTF-8.
-            raise NeedsSpark(str(error)) from error
-        yield rows
+        yield read_files(files)
 
 
 def _require_names(names: Sequence[str], known: Mapping[str, Any], required: Sequence[str]) -> None:
