@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import threading
 from pathlib import Path
 
@@ -90,3 +91,22 @@ def test_of_two_evaluations_of_a_round_the_first_is_stored(
     assert not stored.exists()
     assert jobs.result(key, 0) is first
     jobs.stop(key)
+
+
+def test_tasks_of_spark_count_where_the_engine_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+
+    def works(control: Control, *_: object) -> None:
+        pickle.loads(pickle.dumps(control.counters(0))).show(0, 3)
+        found.append(control.counters(0).counts())
+
+    monkeypatch.setattr(in_process, "run", works)
+    spark = Asked()
+    spark.open.set()
+    jobs = InProcessJobs(spark)
+    asked = statement_of(quick_lake.make(tmp_path), "greatest(`k`, 1) = 1")
+    jobs.start(*asked)
+    jobs._jobs[asked[0].name].thread.join()
+    assert found == [{0: 3}]

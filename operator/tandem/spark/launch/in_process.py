@@ -60,6 +60,7 @@ class _Said:
     counters: dict[int, HeldCounters] = field(default_factory=dict)
     progress: JobProgress | None = None
     done: bool = False
+    on_spark: bool = False
     stopped: bool = False
     asked: threading.Event = field(default_factory=threading.Event)
 
@@ -94,6 +95,8 @@ class HeldControl(Control):
         self.said.failures.setdefault(round_, self.failure_of(error, round_))
 
     def counters(self, round_: int) -> Counters:
+        if self.said.on_spark:  # whose tasks are other processes
+            return super().counters(round_)
         return self.said.counters.setdefault(round_, HeldCounters())
 
     def progress(self, progress: JobProgress) -> None:
@@ -134,9 +137,12 @@ class _Job:
     thread: threading.Thread
     ended: threading.Event = field(default_factory=threading.Event)
     stopped: threading.Event = field(default_factory=threading.Event)
-    on_spark: bool = False
     waits: bool = False
     failure: TandemError | None = None
+
+    @property
+    def on_spark(self) -> bool:
+        return self.control.said.on_spark
 
     def stop(self) -> None:
         self.control.said.stopped = True
@@ -259,7 +265,7 @@ class InProcessJobs:
         def work(control: Control) -> None:
             if needs_no_spark(job.request) and self._is_done_here(control, job):
                 return
-            job.on_spark = True
+            job.control.said.on_spark = True
             job.ended.clear()
             if job.stopped.is_set():  # `stop` sets it before it looks where the job is
                 return
