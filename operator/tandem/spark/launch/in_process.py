@@ -20,10 +20,11 @@ import tempfile
 import threading
 import time
 import uuid
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from tandem.errors import StorageError, TandemError
+from tandem.errors import JobFailed, StorageError, TandemError
 from tandem.jobs.formats import JobSpec, RoundRequest
 from tandem.jobs.port import JobKey, RoundState, read_side_file
 from tandem.jobs.results import JobFailure, JobProgress, JobResult, SideFileRef
@@ -51,7 +52,8 @@ STOP_SECONDS: Final = 5.0
 @dataclass
 class _Said:
     """What the engine and a job have said to each other. `files`: what results refer to, by path.
-    `asked` is set by the engine whenever it said something."""
+    `asked` is set by the engine whenever it said something. After `stopped`, the job says nothing
+    that counts: what it wrote is about to be deleted."""
 
     requests: dict[int, RoundRequest] = field(default_factory=dict)
     results: dict[int, JobResult] = field(default_factory=dict)
@@ -60,6 +62,7 @@ class _Said:
     counters: dict[int, HeldCounters] = field(default_factory=dict)
     progress: JobProgress | None = None
     done: bool = False
+    stopped: bool = False
     asked: threading.Event = field(default_factory=threading.Event)
 
 
@@ -86,10 +89,14 @@ class HeldControl(Control):
         return super().read_side_file(ref) if held is None else held
 
     def publish(self, result: JobResult) -> bool:
+        # Only this job's thread publishes. A job that goes on on Spark finds its rounds again.
+        if self.said.stopped or result.round in self.said.results:
+            return False
         if time.monotonic() - self.begun_s > KEPT_AFTER_S and result.round == 0:
             with contextlib.suppress(StorageError):  # what is lost by that is only time
                 self._keep(result)
-        return self.said.results.setdefault(result.round, result) is result
+        self.said.results[result.round] = result
+        return True
 
     def fail(self, error: TandemError, round_: int = 0) -> None:
         self.said.failures.setdefault(round_, self.failure_of(error, round_))
@@ -130,17 +137,19 @@ class HeldControl(Control):
 @dataclass
 class _Job:
     """`ended` is set when the job is to end, or to go on on Spark; `stopped` only in the first
-    case."""
+    case. `waits`: for its turn."""
 
     control: HeldControl
     request: JobRequest
     thread: threading.Thread
     ended: threading.Event = field(default_factory=threading.Event)
     stopped: threading.Event = field(default_factory=threading.Event)
+    waits: bool = False
     on_spark: bool = False
     failure: TandemError | None = None
 
     def stop(self) -> None:
+        self.control.said.stopped = True
         self.stopped.set()
         self.ended.set()
         self.control.said.asked.set()
@@ -153,6 +162,26 @@ class _Job:
             transient = reason in TRANSIENT
             return JobStatus(JobPhase.FAILED, str(self.failure), log, reason, transient)
         return JobStatus(JobPhase.ENDED, log=log)
+
+
+@dataclass(frozen=True)
+class _Turn(AbstractContextManager[None]):
+    """The time in which a job computes in this process. Raises JobFailed once it is stopped."""
+
+    slots: threading.Semaphore
+    job: _Job
+
+    def __enter__(self) -> None:
+        job = self.job
+        job.waits = True
+        self.slots.acquire()
+        job.waits = False
+        if job.stopped.is_set():  # `stop` sets it before it looks whether the job waits
+            self.slots.release()
+            raise JobFailed("the job was stopped before its turn", resource=job.request.name)
+
+    def __exit__(self, *_: object) -> None:
+        self.slots.release()
 
 
 def needs_no_spark(request: JobRequest) -> bool:
@@ -233,7 +262,7 @@ class InProcessJobs:
             if job.thread.is_alive():
                 self._spark.cancel(key.name)
                 job.thread.join(STOP_SECONDS)
-        else:
+        elif not job.waits:  # else it ends when its turn comes
             job.thread.join()
 
     def _perform(self, job: _Job) -> None:
@@ -254,17 +283,18 @@ class InProcessJobs:
         job.failure = recorded(work, job.control)
 
     def _is_done_here(self, control: Control, job: _Job) -> bool:
+        turn = _Turn(self._slots, job)
         # Each imported for its own jobs only: that takes as long as a small job.
         match job.request.app:
             case "statement":
                 from tandem.spark.jobs import statement
 
-                return statement.run_here(control, job.ended, self._slots)
+                return statement.run_here(control, job.ended, turn)
             case "merge":
                 from tandem.spark.jobs import merge
 
-                return merge.run_here(control, job.ended, self._slots)
-        with self._slots:
+                return merge.run_here(control, job.ended, turn)
+        with turn:
             return _run_here(control)
 
 

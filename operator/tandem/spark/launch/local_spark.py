@@ -9,12 +9,12 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from tandem.errors import Reason, SparkMissing, TandemError
+from tandem.errors import JobFailed, Reason, SparkMissing
 from tandem.jobs.runner import JobRequest
 from tandem.spark.runtime import session
 from tandem.spark.runtime.control import translate
@@ -73,6 +73,8 @@ class LocalSpark:
     def __init__(self, logs: Path | None = None) -> None:
         self._logs = logs or session.cache_dir() / "logs"
         self._shared: _Shared | None = None
+        self._cancelled: set[str] = set()
+        self._closed = False
         self._changed = threading.Condition()
 
     def require(self) -> None:
@@ -99,30 +101,47 @@ class LocalSpark:
                 self._changed.notify_all()
 
     def cancel(self, name: str) -> None:
-        shared = self._shared
-        if shared is None or not (shared.jvm.connected or shared.jobs == 1):
+        with self._changed:
+            self._cancelled.add(name)  # it may wait for a JVM, or be about to ask for one
+            self._changed.notify_all()
+            shared = self._shared
+        if shared is None or not self._answers_to_one(shared):
             return
         # A JVM that hangs does not answer.
         asked = threading.Thread(target=_cancel, args=(shared.jvm, name), daemon=True)
         asked.start()
         asked.join(_ANSWER_S)
-        if asked.is_alive():
-            shared.jvm.kill()
+        with self._changed:  # another job may have come meanwhile
+            if asked.is_alive() and self._answers_to_one(shared):
+                shared.jvm.kill()
+
+    @staticmethod
+    def _answers_to_one(shared: _Shared) -> bool:
+        """Whether it should answer by now, or only one job waits for its start."""
+        return shared.jvm.connected or shared.jobs == 1
 
     def log(self) -> str:
-        return "" if self._shared is None else str(self._shared.jvm.log)
+        shared = self._shared
+        return "" if shared is None else str(shared.jvm.log)
 
     def close(self) -> None:
-        """End Spark; at once if it still does something."""
-        shared = self._shared
+        """End Spark. If it still does something, wait for its end, so that nothing is written, nor
+        left in temporary folders, after this process. No job starts it again."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            shared = self._shared
         if shared is not None:
             shared.jvm.close()
             if shared.jobs:
-                shared.jvm.kill()
+                shared.jvm.wait_or_kill()
 
     def _entered(self, request: JobRequest) -> _Shared:
         with self._changed:
-            while (shared := self._shared) is not None:
+            while True:
+                self._require_wanted(request.name)
+                if (shared := self._shared) is None:
+                    break
                 fits = request.is_short or not shared.short
                 if shared.is_usable and (fits or shared.jobs):
                     break
@@ -135,6 +154,10 @@ class LocalSpark:
                 shared = self._shared = self._started(request)
             shared.jobs += 1
             return shared
+
+    def _require_wanted(self, name: str) -> None:
+        if self._closed or name in self._cancelled:
+            raise JobFailed("the job was stopped before it had Spark", resource=name)
 
     def _started(self, request: JobRequest) -> _Shared:
         _require_none_else()
@@ -160,10 +183,8 @@ def _require_none_else() -> None:
 
 
 def _cancel(jvm: LocalJvm, name: str) -> None:
-    try:
+    with suppress(Exception):  # it has ended
         session.cancel(jvm.context(), name)
-    except TandemError:
-        return  # it has ended
 
 
 def _is_of_connection(error: Exception) -> bool:

@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from tandem.errors import JobFailed, OutOfMemory, TandemError
 from tandem.spark.runtime.control import OUT_OF_MEMORY
@@ -56,15 +56,19 @@ class LocalJvm:
             "SPARK_CONNECT_MODE": "0",
             "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._folder / "gateway"),
         }
-        with self.log.open("wb") as output:
-            self._process = subprocess.Popen(
-                [str(spark_home() / "bin" / "spark-submit"), *settings, "pyspark-shell"],
-                env={**launch_environment(), **variables},
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        try:
+            with self.log.open("wb") as output:
+                self._process = subprocess.Popen(
+                    [str(spark_home() / "bin" / "spark-submit"), *settings, "pyspark-shell"],
+                    env={**launch_environment(), **variables},
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+        except BaseException:
+            self._remove_folder()
+            raise
 
     @property
     def alive(self) -> bool:
@@ -81,7 +85,7 @@ class LocalJvm:
                 try:
                     self._context = self._connect()
                 finally:
-                    shutil.rmtree(self._folder, ignore_errors=True)
+                    self._remove_folder()
             return self._context
 
     def death(self, within_s: float = 1.0) -> TandemError | None:
@@ -103,25 +107,38 @@ class LocalJvm:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        self._close_pipe()
+        self._remove_folder()  # who waits for its answer may never look again
 
     def close(self) -> None:
         """Let it end by itself, which takes a second."""
         if self._context is not None:
             # Or its threads print that the JVM has gone.
             server: Any = self._context._accumulatorServer
-            server.handle_error = lambda *_: None
-        assert self._process.stdin is not None
-        with suppress(OSError):
-            self._process.stdin.close()
+            if server is not None:
+                server.handle_error = lambda *_: None
+        self._close_pipe()
+
+    def wait_or_kill(self, patience_s: float = _END_S) -> None:
+        """Wait for the end that was asked for, and enforce it."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(patience_s)
+        self.kill()
 
     def end(self, patience_s: float = _END_S) -> None:
         """End it, and make room for another one in this process."""
         self.close()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(patience_s)
-        self.kill()
+        self.wait_or_kill(patience_s)
         if self._context is not None:
             _forget(self._context)
+
+    def _close_pipe(self) -> None:
+        assert self._process.stdin is not None
+        with suppress(OSError):
+            self._process.stdin.close()
+
+    def _remove_folder(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _connect(self) -> SparkContext:
         # Errors are reported, once: PySpark logs them, too.
@@ -154,9 +171,11 @@ class LocalJvm:
                 for name in variables:
                     del os.environ[name]
         gateway.proc = self._process  # as long as there is a context, its pipe stays open
-        context = SparkContext(conf=settings, gateway=gateway)
-        context.pythonExec = sys.executable  # not whatever is first on PATH
-        return context
+        context: Any = SparkContext(conf=settings, gateway=gateway)
+        # It takes that of this process's environment, or `python3`: perhaps one without our
+        # packages.
+        context.pythonExec = sys.executable
+        return cast("SparkContext", context)
 
 
 def _forget(context: Any) -> None:

@@ -1,0 +1,249 @@
+"""One JVM for all jobs of a process: who waits for it, and who may end it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark.test_in_process import SMALL
+from support.waiting import await_that
+from tandem.errors import JobFailed, OutOfMemory, TandemError
+from tandem.jobs.runner import JobRequest
+from tandem.spark.launch import local_spark
+from tandem.spark.launch.local_spark import LocalSpark
+from tandem.spark.runtime import jvm, session
+from tandem.spark.runtime.jvm import LocalJvm
+
+
+class Context:
+    def setJobGroup(self, *_: object, **__: object) -> None:
+        pass
+
+
+@dataclass
+class Jvm:
+    """One that is started by `opened`."""
+
+    said: list[str] = field(default_factory=list)
+    opened: threading.Event = field(default_factory=threading.Event)
+    alive: bool = True
+    log: Path = Path("spark.log")
+
+    @property
+    def connected(self) -> bool:
+        return self.opened.is_set()
+
+    def context(self) -> Any:
+        assert self.opened.wait(100)
+        if not self.alive:
+            raise JobFailed("it was killed")
+        return Context()
+
+    def death(self) -> TandemError | None:
+        return None
+
+    def kill(self) -> None:
+        self.said.append("kill")
+        self.alive = False
+        self.opened.set()
+
+    def close(self) -> None:
+        self.said.append("close")
+
+    def wait_or_kill(self) -> None:
+        self.said.append("wait")
+
+    def end(self) -> None:
+        self.said.append("end")
+
+
+@dataclass
+class Started:
+    spark: LocalSpark
+    jvms: list[Jvm]
+
+
+@pytest.fixture
+def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Started:
+    jvms: list[Jvm] = []
+
+    def start(*_: object) -> Jvm:
+        jvms.append(Jvm())
+        return jvms[-1]
+
+    monkeypatch.setattr(local_spark, "LocalJvm", start)
+    monkeypatch.setattr(local_spark, "_ANSWER_S", 0.05)
+    monkeypatch.setattr(local_spark, "_require_none_else", lambda: None)
+    monkeypatch.setattr(session, "build_conf", lambda **_: {})
+    return Started(LocalSpark(tmp_path), jvms)
+
+
+@dataclass
+class Job:
+    """A job that has Spark until it is told to end, then by `error`."""
+
+    spark: LocalSpark
+    request: JobRequest
+    error: Exception | None = None
+    has_spark: threading.Event = field(default_factory=threading.Event)
+    may_end: threading.Event = field(default_factory=threading.Event)
+    failure: Exception | None = None
+
+    def __post_init__(self) -> None:
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            with self.spark.job(self.request):
+                self.has_spark.set()
+                assert self.may_end.wait(100)
+                if self.error is not None:
+                    raise self.error
+        except Exception as error:  # noqa: BLE001 - looked at
+            self.failure = error
+
+    def end(self) -> None:
+        self.may_end.set()
+        self.thread.join(100)
+        assert not self.thread.is_alive()
+
+
+def job(started: Started, name: str, error: Exception | None = None) -> Job:
+    return Job(started.spark, replace(SMALL, name=name), error)
+
+
+def test_a_job_that_waits_for_another_jvm_is_cancelled(started: Started) -> None:
+    """A JVM that was harmed is used until its last job ends; who is stopped does not wait."""
+    harms, stays = job(started, "harms", OutOfMemory("no memory")), job(started, "stays")
+    await_that(lambda: started.jvms, "a JVM")
+    started.jvms[0].opened.set()
+    for each in (harms, stays):
+        assert each.has_spark.wait(100)
+    harms.end()
+    waits = job(started, "waits")
+    started.spark.cancel("waits")
+    waits.thread.join(100)
+    assert isinstance(waits.failure, JobFailed)
+    stays.end()
+    assert stays.failure is None
+    assert len(started.jvms) == 1
+
+
+def test_no_jvm_is_started_once_spark_is_closed(started: Started) -> None:
+    started.spark.close()
+    late = job(started, "late")
+    late.thread.join(100)
+    assert isinstance(late.failure, JobFailed)
+    assert started.jvms == []
+
+
+def test_spark_that_works_has_ended_when_it_is_closed(started: Started) -> None:
+    """Or its tasks write files of an attempt that was cleaned, and its folders stay."""
+    works = job(started, "works")
+    await_that(lambda: started.jvms, "a JVM")
+    started.jvms[0].opened.set()
+    assert works.has_spark.wait(100)
+    started.spark.close()
+    assert started.jvms[0].said == ["close", "wait"]
+    works.end()
+
+
+def test_a_jvm_that_starts_is_not_killed_under_a_job_that_came_meanwhile(
+    started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = job(started, "first")
+    await_that(lambda: started.jvms, "a JVM")
+    second: list[Job] = []
+    asks = local_spark._cancel
+
+    def comes(*asked: Any) -> None:
+        second.append(job(started, "second"))
+        asks(*asked)
+
+    monkeypatch.setattr(local_spark, "_cancel", comes)
+    monkeypatch.setattr(local_spark, "_ANSWER_S", 2.0)
+    started.spark.cancel("first")
+    assert started.jvms[0].said == []
+    started.jvms[0].opened.set()
+    assert second[0].has_spark.wait(100)
+    first.end()
+    second[0].end()
+
+
+def folders(folder: Path) -> list[Path]:
+    return list(folder.glob("tandem-*"))
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def home_of(folder: Path, script: str) -> Callable[[], Path]:
+    submit = folder / "bin" / "spark-submit"
+    submit.parent.mkdir()
+    submit.write_text(f"#!/bin/sh\n{script}\n")
+    submit.chmod(0o755)
+    return lambda: folder
+
+
+def test_a_jvm_that_cannot_be_started_leaves_no_folder(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jvm, "spark_home", lambda: temporary / "absent")
+    with pytest.raises(FileNotFoundError):
+        LocalJvm("tandem", {}, temporary / "log")
+    assert folders(temporary) == []
+
+
+def test_a_jvm_that_is_killed_while_it_starts_leaves_no_folder(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jvm, "spark_home", home_of(temporary, "exec sleep 600"))
+    starts = LocalJvm("tandem", {}, temporary / "log")
+    assert len(folders(temporary)) == 1
+    starts.kill()
+    assert folders(temporary) == []
+
+
+_PROGRAM = """
+import sys
+from pathlib import Path
+from tandem.spark.runtime import session
+from tandem.spark.runtime.jvm import LocalJvm
+
+started = LocalJvm("tandem", session.build_conf(), Path(sys.argv[1]))
+try:
+    print(started.context().parallelize([0], 1).map(lambda _: sys.executable).collect()[0])
+finally:
+    started.end()
+"""
+
+
+def test_tasks_run_on_the_python_of_the_command(tmp_path: Path) -> None:
+    """Not on whichever `python3` is on the path: an environment need not be activated."""
+    other = tmp_path / "path" / "python3"
+    other.parent.mkdir()
+    other.write_text("#!/bin/sh\nexit 1\n")
+    other.chmod(0o755)
+    environ = {name: text for name, text in os.environ.items() if name != "PYSPARK_PYTHON"}
+    found = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, str(tmp_path / "log")],
+        env={**environ, "PATH": f"{other.parent}:{environ['PATH']}"},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    assert found.stdout.strip() == sys.executable
