@@ -10,9 +10,11 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark import SparkContext, java_gateway
 
 from spark.test_in_process import SMALL
 from support.waiting import await_that
@@ -139,6 +141,45 @@ def test_a_job_that_waits_for_another_jvm_is_cancelled(started: Started) -> None
     assert len(started.jvms) == 1
 
 
+def test_a_dead_jvm_is_replaced_beside_a_job_that_waits_for_a_round(started: Started) -> None:
+    """That job does not notice, and its operation may wait for locks of the one that begins."""
+    idle = job(started, "idle")
+    await_that(lambda: started.jvms, "a JVM")
+    started.jvms[0].opened.set()
+    assert idle.has_spark.wait(100)
+    started.jvms[0].alive = False
+    begins = job(started, "begins")
+    await_that(lambda: len(started.jvms) == 2, "another JVM")
+    assert started.jvms[0].said == ["end"]
+    started.jvms[1].opened.set()
+    assert begins.has_spark.wait(100)
+    idle.end()
+    begins.end()
+    assert started.jvms[1].said == []
+
+
+def test_a_harmed_jvm_is_used_rather_than_awaited_for_long(
+    started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_spark, "_PATIENCE_S", 0.05)
+    harms, stays = job(started, "harms", OutOfMemory("no memory")), job(started, "stays")
+    await_that(lambda: started.jvms, "a JVM")
+    started.jvms[0].opened.set()
+    for each in (harms, stays):
+        assert each.has_spark.wait(100)
+    harms.end()
+    begins = job(started, "begins")
+    assert begins.has_spark.wait(100)
+    stays.end()
+    begins.end()
+    assert len(started.jvms) == 1
+    after = job(started, "after")
+    await_that(lambda: len(started.jvms) == 2, "another JVM")
+    started.jvms[1].opened.set()
+    assert after.has_spark.wait(100)
+    after.end()
+
+
 def test_no_jvm_is_started_once_spark_is_closed(started: Started) -> None:
     started.spark.close()
     late = job(started, "late")
@@ -215,6 +256,25 @@ def test_a_jvm_that_is_killed_while_it_starts_leaves_no_folder(
     assert len(folders(temporary)) == 1
     starts.kill()
     assert folders(temporary) == []
+
+
+def test_a_jvm_without_a_context_is_dead_for_the_next_job(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waited for ever for what the JVM had already said."""
+    says = r"printf '\0\0\0\1\0\0\0\1x' > $_PYSPARK_DRIVER_CONN_INFO_PATH.part"
+    moves = "mv $_PYSPARK_DRIVER_CONN_INFO_PATH.part $_PYSPARK_DRIVER_CONN_INFO_PATH"
+    monkeypatch.setattr(jvm, "spark_home", home_of(temporary, f"{says}; {moves}; exec sleep 600"))
+    monkeypatch.setattr(java_gateway, "launch_gateway", SimpleNamespace)
+    for name in ("_gateway", "_jvm", "_active_spark_context"):
+        monkeypatch.setattr(SparkContext, name, None)
+    starts = LocalJvm("tandem", {}, temporary / "log")
+    with pytest.raises(AttributeError):
+        starts.context()
+    assert SparkContext._gateway is None
+    assert not starts.alive
+    with pytest.raises(JobFailed, match="killed by signal 9"):
+        starts.context()
 
 
 _PROGRAM = """

@@ -1,13 +1,14 @@
 """Spark in this process: one JVM, started for the first job that needs it, for all jobs.
 
 After a failure that may have harmed it, and where a long job needs a compiler that a short one has
-done without, the JVM is replaced as soon as no job uses it.
+done without, the JVM is replaced as soon as no job uses it; a dead one at once.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ HARMFUL: Final = frozenset({Reason.OUT_OF_MEMORY, Reason.JOB_FAILED})
 """Failures that say nothing about the job alone: the JVM may be harmed."""
 _ANSWER_S: Final = 5.0
 """How long a JVM may take to answer."""
+_PATIENCE_S: Final = 60.0
+"""How long a job waits for those that use a harmed JVM: they may wait for its locks."""
 
 
 class Spark(Protocol):
@@ -57,10 +60,6 @@ class _Shared:
     short: bool
     jobs: int = 0
     harmed: bool = False
-
-    @property
-    def is_usable(self) -> bool:
-        return not self.harmed and self.jvm.alive
 
 
 class LocalSpark:
@@ -137,19 +136,22 @@ class LocalSpark:
                 shared.jvm.wait_or_kill()
 
     def _entered(self, request: JobRequest) -> _Shared:
+        until_s = time.monotonic() + _PATIENCE_S
         with self._changed:
             while True:
                 self._require_wanted(request.name)
                 if (shared := self._shared) is None:
                     break
                 fits = request.is_short or not shared.short
-                if shared.is_usable and (fits or shared.jobs):
-                    break
-                if shared.jobs:
-                    self._changed.wait()
-                else:
+                left_s = until_s - time.monotonic()
+                if not shared.jvm.alive or not (shared.jobs or (fits and not shared.harmed)):
+                    # Who still uses a dead one may only wait for a round, perhaps for our locks.
                     shared.jvm.end()
                     self._shared = None
+                elif shared.harmed and left_s > 0:
+                    self._changed.wait(left_s)
+                else:
+                    break
             if shared is None:
                 shared = self._shared = self._started(request)
             shared.jobs += 1

@@ -84,6 +84,9 @@ class LocalJvm:
             if self._context is None:
                 try:
                     self._context = self._connect()
+                except BaseException:
+                    self.kill()  # who asks next finds it dead, and does not wait for it
+                    raise
                 finally:
                     self._remove_folder()
             return self._context
@@ -112,11 +115,6 @@ class LocalJvm:
 
     def close(self) -> None:
         """Let it end by itself, which takes a second."""
-        if self._context is not None:
-            # Or its threads print that the JVM has gone.
-            server: Any = self._context._accumulatorServer
-            if server is not None:
-                server.handle_error = lambda *_: None
         self._close_pipe()
 
     def wait_or_kill(self, patience_s: float = _END_S) -> None:
@@ -171,23 +169,35 @@ class LocalJvm:
                 for name in variables:
                     del os.environ[name]
         gateway.proc = self._process  # as long as there is a context, its pipe stays open
-        context: Any = SparkContext(conf=settings, gateway=gateway)
+        try:
+            context: Any = SparkContext(conf=settings, gateway=gateway)
+        except BaseException:
+            _forget_gateway()  # the next context would take that of this JVM
+            raise
         # It takes that of this process's environment, or `python3`: perhaps one without our
         # packages.
         context.pythonExec = sys.executable
+        # It prints what it is told when the JVM goes away.
+        context._accumulatorServer.handle_error = lambda *_: None
         return cast("SparkContext", context)
 
 
 def _forget(context: Any) -> None:
     """End this process's side of a context whose JVM has ended."""
-    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     context._jsc = None
     context.stop()
-    classes: tuple[Any, Any] = (SparkContext, SparkSession)
-    classes[0]._gateway = classes[0]._jvm = None
-    classes[1]._instantiatedSession = None
+    _forget_gateway()
+    sessions: Any = SparkSession
+    sessions._instantiatedSession = None
+
+
+def _forget_gateway() -> None:
+    from pyspark import SparkContext
+
+    contexts: Any = SparkContext
+    contexts._gateway = contexts._jvm = None
 
 
 def tail_of(log: Path) -> str:
