@@ -24,6 +24,7 @@ def test_every_test_that_the_page_names_exists() -> None:
     assert len(named) > 30
     folders = ["badinput", "crash", "kube", "spark", "tables", "attack", "chart", "security", "e2e"]
     folders += ["upgrade", "index", "crds", "storage", "rowgroups", "locks", "operations"]
+    folders += ["simulator"]
     assert named <= defined(*folders), named - defined(*folders)
 
 
