@@ -27,6 +27,8 @@ from tandem.spark.runtime.jvm import LocalJvm
 
 
 class Context:
+    _jsc = None
+
     def setJobGroup(self, *_: object, **__: object) -> None:
         pass
 
@@ -91,7 +93,7 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Started:
 
 @dataclass
 class Job:
-    """A job that has Spark until it is told to end, then by `error`."""
+    """A job that uses Spark until `end`, and then raises `error`, if there is one."""
 
     spark: LocalSpark
     request: JobRequest
@@ -124,14 +126,20 @@ def job(started: Started, name: str, error: Exception | None = None) -> Job:
     return Job(started.spark, replace(SMALL, name=name), error)
 
 
-def test_a_job_that_waits_for_another_jvm_is_cancelled(started: Started) -> None:
-    """A JVM that was harmed is used until its last job ends; who is stopped does not wait."""
+def beside_one_that_harmed(started: Started) -> Job:
+    """A job whose JVM another job has harmed."""
     harms, stays = job(started, "harms", OutOfMemory("no memory")), job(started, "stays")
     await_that(lambda: started.jvms, "a JVM")
     started.jvms[0].opened.set()
     for each in (harms, stays):
         assert each.has_spark.wait(100)
     harms.end()
+    return stays
+
+
+def test_a_job_that_waits_for_another_jvm_is_cancelled(started: Started) -> None:
+    """A JVM that was harmed is used until its last job ends; who is stopped does not wait."""
+    stays = beside_one_that_harmed(started)
     waits = job(started, "waits")
     started.spark.cancel("waits")
     waits.thread.join(100)
@@ -162,12 +170,7 @@ def test_a_harmed_jvm_is_used_rather_than_awaited_for_long(
     started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_spark, "_PATIENCE_S", 0.05)
-    harms, stays = job(started, "harms", OutOfMemory("no memory")), job(started, "stays")
-    await_that(lambda: started.jvms, "a JVM")
-    started.jvms[0].opened.set()
-    for each in (harms, stays):
-        assert each.has_spark.wait(100)
-    harms.end()
+    stays = beside_one_that_harmed(started)
     begins = job(started, "begins")
     assert begins.has_spark.wait(100)
     stays.end()

@@ -1,4 +1,4 @@
-"""The applications: what each kind of job does on Spark, and the main function of
+"""The applications: what does each kind of job, on Spark and without; the main function of
 `spark_apps/`."""
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from tandem.spark.runtime.control import Control
 
 if TYPE_CHECKING:
     import threading
+    from contextlib import AbstractContextManager
 
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -53,6 +54,52 @@ def run(control: Control, context: SparkContext, stop: threading.Event | None = 
             upsert.run(control, _session(context))
         case other:
             raise ValueError(f"no application {other}")
+
+
+def run_here(control: Control, ended: threading.Event, turn: AbstractContextManager[None]) -> bool:
+    """Do a job in this thread; False if it, or a round of it, needs Spark.
+
+    Args:
+        ended: ends a job that serves rounds.
+        turn: entered for what the job computes, not while it waits for a round.
+    Raises: TandemError.
+    """
+    match control.spec.job.app:
+        case "statement":
+            from tandem.spark.jobs import statement
+
+            return statement.run_here(control, ended, turn)
+        case "merge":
+            from tandem.spark.jobs import merge
+
+            return merge.run_here(control, ended, turn)
+    with turn:
+        return _in_one_turn(control)
+
+
+def _in_one_turn(control: Control) -> bool:
+    match control.spec.job.app:
+        case "rewrite":
+            from tandem.spark.jobs.rewrite import job
+
+            return job.run_here(control)
+        case "ingest":
+            from tandem.spark.jobs import ingest
+
+            return ingest.run_here(control)
+        case "upsert":
+            from tandem.spark.jobs import upsert
+
+            return upsert.run_here(control)
+        case "stitch":
+            from tandem.spark.jobs import stitch
+
+            stitch.run(control, None)
+        case "log_merge":
+            from tandem.spark.jobs import log_merge
+
+            log_merge.run(control, None)
+    return True
 
 
 def _session(context: SparkContext) -> SparkSession:

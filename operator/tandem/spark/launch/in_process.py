@@ -29,7 +29,7 @@ from tandem.jobs.formats import JobSpec, RoundRequest
 from tandem.jobs.port import JobKey, RoundState, read_side_file
 from tandem.jobs.results import JobFailure, JobProgress, JobResult, SideFileRef
 from tandem.jobs.runner import SMALL_BYTES, JobPhase, JobRequest, JobStatus
-from tandem.spark.jobs.apps import run
+from tandem.spark.jobs.apps import run, run_here
 from tandem.spark.launch.local_spark import Spark
 from tandem.spark.runtime.control import (
     TRANSIENT,
@@ -136,21 +136,23 @@ class HeldControl(Control):
 
 @dataclass
 class _Job:
-    """`ended` is set when the job is to end, or to go on on Spark; `stopped` only in the first
-    case. `waits`: for its turn."""
+    """`ended` is set when the job is to end, or to go on on Spark; it is `stopped` only in the
+    first case. `waits`: for its turn."""
 
     control: HeldControl
     request: JobRequest
     thread: threading.Thread
     ended: threading.Event = field(default_factory=threading.Event)
-    stopped: threading.Event = field(default_factory=threading.Event)
     waits: bool = False
     on_spark: bool = False
     failure: TandemError | None = None
 
+    @property
+    def stopped(self) -> bool:
+        return self.control.said.stopped
+
     def stop(self) -> None:
         self.control.said.stopped = True
-        self.stopped.set()
         self.ended.set()
         self.control.said.asked.set()
 
@@ -176,7 +178,7 @@ class _Turn(AbstractContextManager[None]):
         job.waits = True
         self.slots.acquire()
         job.waits = False
-        if job.stopped.is_set():  # `stop` sets it before it looks whether the job waits
+        if job.stopped:  # `stop` sets it before it looks whether the job waits
             self.slots.release()
             raise JobFailed("the job was stopped before its turn", resource=job.request.name)
 
@@ -267,57 +269,18 @@ class InProcessJobs:
 
     def _perform(self, job: _Job) -> None:
         def work(control: Control) -> None:
-            if needs_no_spark(job.request) and self._is_done_here(control, job):
+            turn = _Turn(self._slots, job)
+            if needs_no_spark(job.request) and run_here(control, job.ended, turn):
                 return
             job.on_spark = True
             job.ended.clear()
-            if job.stopped.is_set():  # `stop` sets it before it looks where the job is
+            if job.stopped:  # `stop` sets it before it looks where the job is
                 return
             with (
                 self._spark.job(job.request) as context,
                 tempfile.TemporaryDirectory(prefix="tandem-job-") as folder,
             ):
-                if not job.stopped.is_set():
+                if not job.stopped:
                     run(replace(job.control, folder=open_store(folder)), context, job.ended)
 
         job.failure = recorded(work, job.control)
-
-    def _is_done_here(self, control: Control, job: _Job) -> bool:
-        turn = _Turn(self._slots, job)
-        # Each imported for its own jobs only: that takes as long as a small job.
-        match job.request.app:
-            case "statement":
-                from tandem.spark.jobs import statement
-
-                return statement.run_here(control, job.ended, turn)
-            case "merge":
-                from tandem.spark.jobs import merge
-
-                return merge.run_here(control, job.ended, turn)
-        with turn:
-            return _run_here(control)
-
-
-def _run_here(control: Control) -> bool:
-    match control.spec.job.app:
-        case "rewrite":
-            from tandem.spark.jobs.rewrite import job
-
-            return job.run_here(control)
-        case "ingest":
-            from tandem.spark.jobs import ingest
-
-            return ingest.run_here(control)
-        case "upsert":
-            from tandem.spark.jobs import upsert
-
-            return upsert.run_here(control)
-        case "stitch":
-            from tandem.spark.jobs import stitch
-
-            stitch.run(control, None)
-        case "log_merge":
-            from tandem.spark.jobs import log_merge
-
-            log_merge.run(control, None)
-    return True

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from tandem.errors import JobFailed, Reason, SparkMissing
+from tandem.errors import JobFailed, Reason, SparkMissing, TandemError
 from tandem.jobs.runner import JobRequest
 from tandem.spark.runtime import session
 from tandem.spark.runtime.control import translate
@@ -185,7 +185,9 @@ def _require_none_else() -> None:
 
 
 def _cancel(jvm: LocalJvm, name: str) -> None:
-    with suppress(Exception):  # it has ended
+    from py4j.protocol import Py4JError
+
+    with suppress(TandemError, Py4JError, OSError):  # it has ended, and its jobs with it
         session.cancel(jvm.context(), name)
 
 

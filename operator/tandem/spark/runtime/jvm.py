@@ -18,7 +18,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -56,7 +56,8 @@ class LocalJvm:
             "SPARK_CONNECT_MODE": "0",
             "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._folder / "gateway"),
         }
-        try:
+        with ExitStack() as undone:
+            undone.callback(self._remove_folder)
             with self.log.open("wb") as output:
                 self._process = subprocess.Popen(
                     [str(spark_home() / "bin" / "spark-submit"), *settings, "pyspark-shell"],
@@ -66,9 +67,7 @@ class LocalJvm:
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                 )
-        except BaseException:
-            self._remove_folder()
-            raise
+            undone.pop_all()
 
     @property
     def alive(self) -> bool:
@@ -84,10 +83,9 @@ class LocalJvm:
             if self._context is None:
                 try:
                     self._context = self._connect()
-                except BaseException:
-                    self.kill()  # who asks next finds it dead, and does not wait for it
-                    raise
                 finally:
+                    if self._context is None:
+                        self.kill()  # the next caller finds it dead, and does not wait for it
                     self._remove_folder()
             return self._context
 
@@ -162,22 +160,23 @@ class LocalJvm:
         # The way in which PySpark finds a JVM that it has not started.
         variables = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
         with _ENVIRONMENT:
+            before = {name: os.environ.get(name) for name in variables}
             os.environ.update(variables)
             try:
                 gateway = launch_gateway()  # type: ignore[no-untyped-call]
             finally:
-                for name in variables:
+                for name, value in before.items():
                     del os.environ[name]
+                    if value is not None:  # this process is a driver of another JVM
+                        os.environ[name] = value
         gateway.proc = self._process  # as long as there is a context, its pipe stays open
-        try:
+        with ExitStack() as undone:
+            undone.callback(_forget_gateway)  # or the next context would use this JVM
             context: Any = SparkContext(conf=settings, gateway=gateway)
-        except BaseException:
-            _forget_gateway()  # the next context would take that of this JVM
-            raise
-        # It takes that of this process's environment, or `python3`: perhaps one without our
-        # packages.
+            undone.pop_all()
+        # PySpark takes `PYSPARK_PYTHON`, or `python3`: perhaps one without our packages.
         context.pythonExec = sys.executable
-        # It prints what it is told when the JVM goes away.
+        # Its threads print a traceback when the JVM ends.
         context._accumulatorServer.handle_error = lambda *_: None
         return cast("SparkContext", context)
 

@@ -305,7 +305,9 @@ def session(app_name: str, conf: Mapping[str, str] | None = None) -> SparkSessio
 
 def cancel(context: SparkContext, group: str) -> None:
     """End the jobs of Spark of a group, and those that it begins later: PySpark has no method."""
-    context._jsc.sc().cancelJobGroupAndFutureJobs(group)
+    of_java = context._jsc
+    if of_java is not None:  # else it was stopped
+        of_java.sc().cancelJobGroupAndFutureJobs(group)
 
 
 def require_pinned(spark: SparkSession) -> None:
