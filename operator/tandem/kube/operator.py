@@ -20,13 +20,13 @@ from aiohttp import web
 from tandem import __version__
 from tandem.jobs.runner import JobRunner
 from tandem.kube import handlers
+from tandem.kube.children.child import Bounds
+from tandem.kube.children.supervisor import Children
 from tandem.kube.client.api import Api, ApiError
 from tandem.kube.client.resources import Body, ResourceCache, uid_of
 from tandem.kube.controllers.automation import AutoCompactionController, LogAutomation, RowRetention
 from tandem.kube.controllers.ended import EndedController
 from tandem.kube.controllers.spark_jobs import ApplicationCache, ApplicationRunner
-from tandem.kube.job_pool.pools import JobPools
-from tandem.kube.job_pool.runner import PooledRunner
 from tandem.kube.kopf_loop import KopfState, run_kopf
 from tandem.kube.metrics.collectors import CONTENT_TYPE, MeasuredLocks, Metrics
 from tandem.kube.runtime import kopf_internals
@@ -100,6 +100,7 @@ async def run_operator(
     stop: asyncio.Event | None = None,
     working: asyncio.Event | None = None,
     runner_factory: RunnerFactory | None = None,
+    small_jobs: bool = True,
     clock: Clock | None = None,
 ) -> None:
     """Run until `stop` is set or, in the main thread, until SIGTERM or SIGINT. Jobs go on; the
@@ -109,6 +110,7 @@ async def run_operator(
         interceptor: wraps every effect of every operation; for tests.
         working: set once it leads and works.
         runner_factory: runs jobs in another way than as SparkApplications.
+        small_jobs: whether small jobs are done in children of this process.
         clock: a clock instead of the machine's.
 
     Raises:
@@ -133,6 +135,13 @@ async def run_operator(
     minding = asyncio.create_task(workers.watch(), name="watch the workers")
     trimming = asyncio.create_task(give_memory_back(), name="give memory back")
     at_end = contextlib.ExitStack()
+    children = None
+    if small_jobs:
+        children = Children(Bounds(settings.table_memory, settings.store_timeout_s), metrics)
+        at_end.callback(children.close)
+        children.prepare()
+        watching = asyncio.create_task(children.watch(), name="watch the children")
+        at_end.callback(watching.cancel)
     at_end.enter_context(seldom_collections())
     try:
         async with (
@@ -145,10 +154,6 @@ async def run_operator(
             resource_cache = ResourceCache()
             applications = ApplicationCache()
             builder = KubeflowApplications(settings.application)
-            rules = settings.job_pools
-            job_pools = (
-                JobPools(api, loop, builder, applications, rules, metrics) if rules.slots else None
-            )
             context = OperatorContext(
                 settings=settings,
                 api=api,
@@ -163,7 +168,9 @@ async def run_operator(
                 automatic_slots=AutomaticSlots(settings.automatic_slots, resource_cache),
                 metrics=metrics,
                 runner_factory=runner_factory
-                or _spark_applications(api, loop, builder, applications, job_pools),
+                or _spark_applications(api, loop, builder, applications),
+                children=children,
+                small_jobs=settings.small_jobs,
                 interceptor=interceptor,
                 may_write=lambda: leadership.leads,
             )
@@ -173,9 +180,7 @@ async def run_operator(
                 RowRetention(context),
             )
             metrics.add(
-                StateCollector(
-                    context, lambda: leadership.leads, workers, settings.table_metrics, job_pools
-                )
+                StateCollector(context, lambda: leadership.leads, workers, settings.table_metrics)
             )
             ended_controller = EndedController(api, resource_cache, clock, context.may_write)
             kopf_state = KopfState()
@@ -313,7 +318,6 @@ def _spark_applications(
     loop: asyncio.AbstractEventLoop,
     builder: ApplicationBuilder,
     applications: ApplicationCache,
-    job_pools: JobPools | None,
 ) -> RunnerFactory:
     def runner_factory(resource: Operation, body: Body, table: Table) -> JobRunner:
         storage = table.spec.spec.storage if table.spec is not None else None
@@ -336,12 +340,8 @@ def _spark_applications(
             service_account=account,
             labels=labels,
         )
-        own = ApplicationRunner(
+        return ApplicationRunner(
             api=api, loop=loop, builder=builder, placement=placement, applications=applications
         )
-        if job_pools is None:
-            return own
-        jobs = table.spec.spec.jobs if table.spec is not None else None
-        return PooledRunner(own, job_pools, placement, job_pools.rules.of_table(jobs))
 
     return runner_factory

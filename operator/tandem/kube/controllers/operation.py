@@ -20,6 +20,8 @@ from kopf import DaemonStoppingReason
 
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import InvalidSpec, Reason, StorageError, TandemError, TooLarge, Unreachable
+from tandem.jobs.port import Jobs
+from tandem.kube.children.jobs import ClusterJobs
 from tandem.kube.client.events import traceback_of
 from tandem.kube.client.resources import (
     TABLE_KIND,
@@ -330,7 +332,7 @@ class OperationController:
         self._was_suspended = False
         retry = retry_requested(self._body)
         ports = Ports(
-            jobs=FileJobs(context.runner_factory(resource, self._body, table)),
+            jobs=self._jobs(resource, table),
             locks=context.locks,
             clock=context.clock,
             processes=context.processes,
@@ -436,6 +438,22 @@ class OperationController:
                 )
             return None
         return status
+
+    def _jobs(self, resource: Operation, table: Table) -> Jobs:
+        context = self._context
+        spark = FileJobs(context.runner_factory(resource, self._body, table))
+        if context.children is None:
+            return spark
+        known = context.tables.get((self._key[1], self._table_name))
+        loop = asyncio.get_running_loop()
+
+        def changed() -> None:
+            # From a thread, and perhaps when the loop has ended.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._signals.wake.set)
+
+        tenant = None if known is None else known.tenant
+        return ClusterJobs(context.children, tenant, spark, context.small_jobs, changed)
 
     def _on_status(self, status: OperationStatus, retry: str) -> None:
         if self._session is not None:

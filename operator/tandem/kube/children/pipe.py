@@ -1,0 +1,156 @@
+"""Calls between the operator and a child, over a pair of connected sockets.
+
+Both sides write JSON of known types, never pickles: a child that was taken over by what it read
+must not choose what the operator executes. A frame is a head, a line feed, and the bytes that the
+call returns, if it returns bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, Final
+
+from pydantic import TypeAdapter
+
+from tandem import errors
+from tandem.errors import TandemError
+from tandem.jobs.formats import JobSpec, RoundRequest
+from tandem.jobs.port import RoundState
+from tandem.jobs.results import JobResult
+from tandem.jobs.runner import JobRequest
+
+
+@dataclass(frozen=True, slots=True)
+class CallTypes:
+    """The arguments of a call, and what it returns; `returns_bytes`: beside that, the bytes of a
+    file, if there is one."""
+
+    arguments: TypeAdapter[Any]
+    result: TypeAdapter[Any]
+    returns_bytes: bool = False
+
+
+_NOTHING: Final = TypeAdapter[None](None)
+_NAME: Final = TypeAdapter(tuple[str])
+CALLS: Final = {
+    "start": CallTypes(TypeAdapter(tuple[JobRequest, JobSpec]), _NOTHING),
+    "poll": CallTypes(TypeAdapter(tuple[str, int]), TypeAdapter(RoundState)),
+    "result": CallTypes(TypeAdapter(tuple[str, int]), TypeAdapter(JobResult | None)),
+    "file": CallTypes(_NAME, TypeAdapter(bool), returns_bytes=True),
+    "ask": CallTypes(TypeAdapter(tuple[str, RoundRequest]), TypeAdapter(RoundRequest)),
+    "finish": CallTypes(_NAME, _NOTHING),
+    "stop": CallTypes(_NAME, _NOTHING),
+}
+"""What a child can be asked: `Jobs` by the names of jobs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """`number` joins it with its answer."""
+
+    number: int
+    name: str
+    arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`error` is raised by the caller."""
+
+    number: int
+    result: Any = None
+    content: bytes | None = None
+    error: TandemError | None = None
+
+
+class Pipe:
+    """One end of the connection. Any thread may send; one receives."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._sending = threading.Lock()
+
+    def hang_up(self) -> None:
+        """Both sides find the end, also one that is waiting in a thread to receive."""
+        with (
+            suppress(OSError),
+            socket.fromfd(self._connection.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as own,
+        ):
+            own.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """To be called by the side that receives, after the end."""
+        self._connection.close()
+
+    # The operator's side
+
+    def send_call(self, call: Call) -> None:
+        """Raises: OSError if the other side is gone."""
+        arguments = CALLS[call.name].arguments.dump_python(
+            call.arguments, mode="json", by_alias=True
+        )
+        self._send({"number": call.number, "call": call.name, "arguments": arguments})
+
+    def receive_answer(self, called: dict[int, str]) -> Answer | str:
+        """An answer to one of these calls, or the name of a job that has something new to say.
+
+        Raises: EOFError, OSError if the other side is gone; ValueError for what is no answer.
+        """
+        head, content = self._receive()
+        if "changed" in head:
+            return str(head["changed"])
+        number = head["number"]
+        types = CALLS[called[number]] if number in called else None
+        if types is None:
+            raise ValueError("an answer to no call")
+        if "error" in head:
+            return Answer(number, error=_error(head["error"]))
+        result = types.result.validate_python(head["result"])
+        return Answer(number, result, content if types.returns_bytes and result else None)
+
+    # The child's side
+
+    def receive_call(self) -> Call:
+        """Raises: EOFError, OSError if the operator is gone."""
+        head, _ = self._receive()
+        name = head["call"]
+        arguments = CALLS[name].arguments.validate_python(head["arguments"])
+        return Call(head["number"], name, arguments)
+
+    def send_answer(self, answer: Answer, call: str) -> None:
+        head: dict[str, Any] = {"number": answer.number}
+        if answer.error is not None:
+            kind = type(answer.error).__name__
+            head["error"] = {"kind": kind, "message": str(answer.error)}
+        else:
+            adapter = CALLS[call].result
+            head["result"] = adapter.dump_python(answer.result, mode="json", by_alias=True)
+        self._send(head, answer.content or b"")
+
+    def send_change(self, job: str) -> None:
+        """A job has something new to say."""
+        self._send({"changed": job})
+
+    def _send(self, head: dict[str, Any], content: bytes = b"") -> None:
+        frame = json.dumps(head, separators=(",", ":")).encode() + b"\n" + content
+        with self._sending:
+            self._connection.send_bytes(frame)
+
+    def _receive(self) -> tuple[dict[str, Any], bytes]:
+        head, _, content = self._connection.recv_bytes().partition(b"\n")
+        found = json.loads(head)
+        if not isinstance(found, dict):
+            raise ValueError("a frame whose head is no object")
+        return found, content
+
+
+def _error(found: Any) -> TandemError:
+    kind = getattr(errors, str(found["kind"]), None)
+    if isinstance(kind, type) and issubclass(kind, TandemError):
+        return kind(str(found["message"]))
+    return TandemError(str(found["message"]))

@@ -1,0 +1,372 @@
+"""The children of one operator: begun when a tenant needs one, ended when idle, and killed when
+they do not answer or the pod's memory runs short.
+
+A process can be killed, a thread cannot; and the system bounds a process's memory, which no
+arithmetic of ours can. What a child was doing is then lost, and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NoAnswer
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from signal import Signals
+from typing import Any, Final
+
+import structlog
+
+from tandem.kube.children import child as child_process
+from tandem.kube.children.child import Bounds
+from tandem.kube.children.pipe import Answer, Call, Pipe
+from tandem.kube.children.tenants import Tenant, environment
+from tandem.kube.metrics.collectors import Metrics
+from tandem.turns import waiting
+
+_log = structlog.get_logger("tandem.kube.children")
+ANSWER_S: Final = 60.0
+"""How long a child may take to answer: it waits for nothing meanwhile."""
+STOP_S: Final = 60.0
+"""How long a job may take to stop."""
+IDLE_S: Final = 600.0
+_LOOK_S: Final = 1.0
+_FULL: Final = 0.9
+"""At this share of the pod's memory limit the largest child is killed: a pod that exceeds its limit
+is killed as a whole."""
+_TEMPLATE: Final = "tandem.kube.children.template"
+_END_S: Final = 5.0
+_MOST_KNOWN: Final = 10_000
+
+
+class ChildEnded(Exception):
+    """The child has ended before it answered; the message says how."""
+
+
+class Child:
+    """A child as the operator sees it. Thread-safe; never to be called on the event loop's own
+    thread. Every call may raise `ChildEnded`.
+
+    Args:
+        changed: called, in a thread of ours, with the name of a job that has something new to say;
+            for every unfinished job, if the child ends.
+    """
+
+    def __init__(
+        self,
+        tenant: Tenant,
+        process: ForkServerProcess,
+        pipe: Pipe,
+        changed: Callable[[str], None],
+    ) -> None:
+        self.tenant = tenant
+        self.jobs: set[str] = set()
+        """Those that it has, by name."""
+        self.retired = False
+        """Whether it takes no more jobs."""
+        self.idle_since_s = time.monotonic()
+        self._process = process
+        self._pipe = pipe
+        self._changed = changed
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._called: dict[int, str] = {}
+        self._answers: dict[int, Future[Answer]] = {}
+        self._end = ""
+        self._killed_for = ""
+        self._reader = threading.Thread(target=self._read, name="tandem-child", daemon=True)
+        self._reader.start()
+
+    @property
+    def end(self) -> str:
+        """How it ended; "" while it lives."""
+        return self._end
+
+    @property
+    def memory(self) -> int:
+        """Bytes that it has for itself: what a kill gives back. 0 if it has ended."""
+        return _private_bytes(self._process.pid)
+
+    def call(self, name: str, *arguments: Any, timeout_s: float = ANSWER_S) -> Answer:
+        """Ask it, and wait for the answer. One that does not answer is killed.
+
+        Raises: ChildEnded, and the TandemError that it answers.
+        """
+        answer = Future[Answer]()
+        with self._lock:
+            if self._end:
+                raise ChildEnded(self._end)
+            number = next(self._numbers)
+            self._called[number], self._answers[number] = name, answer
+        try:
+            self._pipe.send_call(Call(number, name, arguments))
+        except OSError:
+            self.kill("it takes no calls")
+        try:
+            with waiting():
+                found = answer.result(timeout_s)
+        except NoAnswer:
+            self.kill(f"it did not answer within {timeout_s:g} s")
+            raise ChildEnded(self._killed_for) from None
+        if found.error is not None:
+            raise found.error
+        return found
+
+    def close(self) -> None:
+        """Let it end: it does nothing for any operation."""
+        self._killed_for = self._killed_for or "it was idle"
+        self._pipe.hang_up()
+
+    def kill(self, why: str) -> None:
+        self._killed_for = self._killed_for or why
+        self._process.kill()
+
+    def _read(self) -> None:
+        try:
+            while True:
+                found = self._pipe.receive_answer(self._called)
+                if isinstance(found, str):
+                    self._changed(found)
+                    continue
+                with self._lock:
+                    answer = self._answers.pop(found.number)
+                    del self._called[found.number]
+                answer.set_result(found)
+        except (EOFError, OSError):
+            pass
+        except Exception as error:  # noqa: BLE001 - whatever a process that was taken over may say
+            self.kill(f"what it said is no answer: {error}")
+        self._process.join(_END_S)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join(_END_S)
+        end = self._killed_for or _how(self._process.exitcode)
+        with self._lock:
+            self._end = end
+            left = list(self._answers.values())
+            self._answers.clear()
+        for answer in left:
+            answer.set_exception(ChildEnded(end))
+        with suppress(OSError):
+            self._pipe.close()
+        for job in list(self.jobs):
+            self._changed(job)
+
+
+def _how(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"its process was killed by {Signals(-code).name}"
+    return f"its process ended with exit code {code}"
+
+
+def _private_bytes(pid: int | None) -> int:
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
+    except OSError:
+        return 0
+    kinds = ("Private_Clean:", "Private_Dirty:")
+    return sum(int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith(kinds))
+
+
+@dataclass(frozen=True, slots=True)
+class PodMemory:
+    """The memory of the container that we run in: version 2 of cgroups, without what the kernel
+    gives back when it is needed."""
+
+    root: Path = Path("/sys/fs/cgroup")
+
+    def share(self) -> float:
+        """Of its limit, how much is used; 0 without a limit."""
+        try:
+            limit = (self.root / "memory.max").read_text(encoding="ascii").strip()
+            used = int((self.root / "memory.current").read_text(encoding="ascii"))
+            stat = (self.root / "memory.stat").read_text(encoding="ascii")
+        except OSError:
+            return 0.0
+        if not limit.isdecimal():
+            return 0.0
+        cached = sum(
+            int(line.split()[1]) for line in stat.splitlines() if line.startswith("inactive_file ")
+        )
+        return (used - cached) / int(limit)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Where a job is, and what to call when it has something new to say."""
+
+    child: Child
+    changed: Callable[[], None]
+
+
+class Children:
+    """All children. Thread-safe; never to be called on the event loop's own thread, but for
+    `watch` and `close`.
+
+    Args:
+        bounds: of each child.
+    """
+
+    def __init__(
+        self,
+        bounds: Bounds,
+        metrics: Metrics,
+        *,
+        idle_s: float = IDLE_S,
+        pod: PodMemory | None = None,
+        own: Mapping[str, str] | None = None,
+    ) -> None:
+        self._bounds = bounds
+        self._metrics = metrics
+        self._idle_s = idle_s
+        self._pod = pod or PodMemory()
+        self._own = os.environ if own is None else own
+        self._context = get_context("forkserver")
+        self._context.set_forkserver_preload([_TEMPLATE])
+        self._children: dict[Tenant, Child] = {}
+        self._leaving: set[Child] = set()
+        """Retired ones that still have jobs."""
+        self._jobs: dict[str, _Known] = {}
+        self._unsuited: dict[str, None] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def counts(self) -> tuple[int, int]:
+        """How many children there are, and how many jobs they have."""
+        with self._lock:
+            living = [child for child in self._all() if not child.end]
+            return len(living), sum(len(child.jobs) for child in living)
+
+    def suits(self, operation_id: str) -> bool:
+        """Whether no child has failed for an operation."""
+        return operation_id not in self._unsuited
+
+    def suits_not(self, operation_id: str, child: Child | None) -> None:
+        """A child has failed for an operation: it gets no other one, nor does the child get more
+        jobs."""
+        if child is not None:
+            self._metrics.small_jobs_lost.count()
+        with self._lock:
+            self._unsuited[operation_id] = None
+            while len(self._unsuited) > _MOST_KNOWN:
+                del self._unsuited[next(iter(self._unsuited))]
+        if child is not None:
+            self._retire(child)
+
+    def begin(self, tenant: Tenant, job: str, changed: Callable[[], None]) -> Child:
+        """The tenant's child, for a job. `changed` is called, in any thread, when the job has
+        something new to say. Raises: ChildEnded if none can be begun."""
+        with self._lock:
+            child = self._children.get(tenant)
+            if child is None or child.end:
+                child = self._children[tenant] = self._begun(tenant)
+            child.jobs.add(job)
+            self._jobs[job] = _Known(child, changed)
+            return child
+
+    def of(self, job: str) -> Child | None:
+        """Where a job is, or was when its child ended; None for one that was never begun, or is
+        dropped."""
+        known = self._jobs.get(job)
+        return None if known is None else known.child
+
+    def drop(self, job: str) -> None:
+        """The job is no longer needed."""
+        with self._lock:
+            known = self._jobs.pop(job, None)
+            if known is None:
+                return
+            child = known.child
+            child.jobs.discard(job)
+            child.idle_since_s = time.monotonic()
+        if child.retired and not child.jobs:
+            child.close()
+
+    async def watch(self) -> None:
+        """End idle children, and the largest one when memory runs short, until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            await asyncio.to_thread(self.look)
+
+    def look(self) -> None:
+        """What `watch` does once a second."""
+        now_s = time.monotonic()
+        with self._lock:
+            idle = [
+                child
+                for child in self._children.values()
+                if not child.jobs and now_s - child.idle_since_s >= self._idle_s
+            ]
+            self._children = {
+                tenant: child
+                for tenant, child in self._children.items()
+                if child not in idle and not child.end
+            }
+            self._leaving = {child for child in self._leaving if not child.end}
+            living = [child for child in self._all() if not child.end]
+        for child in idle:
+            child.close()
+        if living and self._pod.share() >= _FULL:
+            largest = max(living, key=lambda child: child.memory)
+            _log.warning("killed a child", namespace=largest.tenant.namespace, why="memory")
+            largest.kill("it was the largest process when the pod's memory ran short")
+
+    def prepare(self) -> None:
+        """Begin the template, so that the first child need not wait for it."""
+        from multiprocessing.forkserver import ensure_running
+
+        ensure_running()
+
+    def close(self) -> None:
+        """End all of them: what they do is lost."""
+        with self._lock:
+            self._closed = True
+            every = self._all()
+        for child in every:
+            child.kill("the operator has ended")
+
+    def _all(self) -> list[Child]:
+        return [*self._children.values(), *self._leaving]
+
+    def _retire(self, child: Child) -> None:
+        with self._lock:
+            child.retired = True
+            if self._children.get(child.tenant) is child:
+                del self._children[child.tenant]
+                self._leaving.add(child)
+            empty = not child.jobs
+        if empty:
+            child.close()
+
+    def _begun(self, tenant: Tenant) -> Child:
+        if self._closed:
+            raise ChildEnded("the operator ends")
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(
+            target=child_process.main,
+            args=(theirs, self._bounds, environment(tenant, self._own)),
+            name=f"tandem-{tenant.namespace}",
+            daemon=True,
+        )
+        try:
+            process.start()
+        except OSError as error:
+            ours.close()
+            raise ChildEnded(f"no process could be begun: {error}") from error
+        finally:
+            theirs.close()
+        self._metrics.children_started.count()
+        return Child(tenant, process, Pipe(ours), self._job_changed)
+
+    def _job_changed(self, job: str) -> None:
+        known = self._jobs.get(job)
+        if known is not None:
+            known.changed()
