@@ -20,7 +20,7 @@ from aiohttp import web
 from tandem import __version__
 from tandem.jobs.runner import JobRunner
 from tandem.kube import handlers
-from tandem.kube.children.child import Bounds
+from tandem.kube.children.child import LEAST_MEMORY, Bounds
 from tandem.kube.children.supervisor import Children
 from tandem.kube.client.api import Api, ApiError
 from tandem.kube.client.resources import Body, ResourceCache, uid_of
@@ -100,7 +100,6 @@ async def run_operator(
     stop: asyncio.Event | None = None,
     working: asyncio.Event | None = None,
     runner_factory: RunnerFactory | None = None,
-    small_jobs: bool = True,
     clock: Clock | None = None,
 ) -> None:
     """Run until `stop` is set or, in the main thread, until SIGTERM or SIGINT. Jobs go on; the
@@ -110,7 +109,6 @@ async def run_operator(
         interceptor: wraps every effect of every operation; for tests.
         working: set once it leads and works.
         runner_factory: runs jobs in another way than as SparkApplications.
-        small_jobs: whether small jobs are done in children of this process.
         clock: a clock instead of the machine's.
 
     Raises:
@@ -136,8 +134,10 @@ async def run_operator(
     trimming = asyncio.create_task(give_memory_back(), name="give memory back")
     at_end = contextlib.ExitStack()
     children = None
-    if small_jobs:
-        children = Children(Bounds(settings.table_memory, settings.store_timeout_s), metrics)
+    if settings.small_job_bytes:
+        memory = settings.table_memory
+        most = None if memory is None else max(memory, LEAST_MEMORY)
+        children = Children(Bounds(most, settings.store_timeout_s), metrics)
         at_end.callback(children.close)
         children.prepare()
         watching = asyncio.create_task(children.watch(), name="watch the children")

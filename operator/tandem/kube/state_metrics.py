@@ -90,9 +90,9 @@ class StateCollector(Collector):
         yield _one(families.JOBS_RUNNING, slots.taken)
         yield _one(families.JOBS_WAITING, slots.waiting)
         children = self._context.children
-        count, jobs = (0, 0) if children is None else children.counts()
-        yield _one(families.CHILDREN, count)
-        yield _one(families.SMALL_JOBS, jobs)
+        living = [] if children is None else children.living()
+        yield _one(families.CHILDREN, len(living))
+        yield _one(families.SMALL_JOBS, sum(len(child.jobs) for child in living))
 
     # Operations
 

@@ -109,6 +109,11 @@ def operator(
     max_jobs_per_table: int = option(
         0, "Maximum number of concurrent jobs of one table; 0: no limit of its own.", min=0
     ),
+    small_jobs: str = option(
+        "256Mi",
+        "Jobs that read at most so much are done without Spark, by processes of the operator's "
+        "pod, one for each tenant; 0: every job is a SparkApplication.",
+    ),
     deadline: int = option(
         0,
         "activeDeadlineSeconds of operations that name none; 0: no deadline. Set it if "
@@ -200,6 +205,7 @@ def operator(
         allowed_locations=tuple(allowed_locations or ()),
         allowed_endpoints=tuple(allowed_endpoints or ()),
         job_limits=JobLimits(max_jobs, max_jobs_per_namespace, max_jobs_per_table),
+        small_job_bytes=operator.small_jobs(small_jobs),
         deadline_s=deadline,
         automatic_slots=automatic_slots,
         workers=workers,

@@ -26,6 +26,8 @@ from tandem.spark.launch.in_process import InProcessJobs
 from tandem.spark.runtime.control import require_as_started
 from tandem.storage import open_store
 
+LEAST_MEMORY: Final = 256 << 20
+"""The least bound under which a child does anything: it begins with half of it."""
 _CALLS_AT_ONCE: Final = 8
 
 

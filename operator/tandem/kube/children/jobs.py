@@ -3,7 +3,7 @@ SparkApplication.
 
 A job that turns out to need Spark before it has said anything gets an application in the same
 attempt, once there is a slot for it. One whose child ended, or ran out of memory, is lost, and the
-next attempt has an application.
+next attempt has an application: what is wrong with a child costs a job one attempt.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tandem.jobs.results import JobResult, SideFileRef
 from tandem.jobs.runner import SMALL_BYTES, JobPhase, JobRequest, JobStatus
 from tandem.kube.children.supervisor import STOP_S, Child, ChildEnded, Children
 from tandem.kube.children.tenants import Tenant, may_read
+from tandem.spark.launch.local_spark import HARMFUL
 from tandem.storage.store import Store
 
 _log = structlog.get_logger("tandem.kube.children")
@@ -173,8 +174,8 @@ class ClusterJobs:
             self._children.suits_not(key.operation_id, None)
             message = f"round {round_} of it needs Spark"
             return RoundState(JobStatus(JobPhase.FAILED, message, reason=Reason.JOB_FAILED))
-        elif _ran_out_of_memory(state):
-            self._distrust(key, child, "it ran out of memory")
+        elif (failed := _harmful(state)) is not None:
+            self._distrust(key, child, str(failed))
         return state
 
     def _fetch(self, key: JobKey, round_: int, child: Child) -> None:
@@ -212,6 +213,7 @@ class ClusterJobs:
         _log.warning("a small job failed with its process", job=key.name, why=why)
 
 
-def _ran_out_of_memory(state: RoundState) -> bool:
-    reasons = {state.status.reason, None if state.failure is None else state.failure.reason}
-    return Reason.OUT_OF_MEMORY in reasons
+def _harmful(state: RoundState) -> Reason | None:
+    """Why a job failed, if that may have harmed its process."""
+    reasons = (state.status.reason, None if state.failure is None else state.failure.reason)
+    return next((Reason(reason) for reason in reasons if reason in HARMFUL), None)

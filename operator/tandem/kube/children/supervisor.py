@@ -91,9 +91,13 @@ class Child:
         return self._end
 
     @property
+    def pid(self) -> int:
+        return self._process.pid or 0
+
+    @property
     def memory(self) -> int:
         """Bytes that it has for itself: what a kill gives back. 0 if it has ended."""
-        return _private_bytes(self._process.pid)
+        return _private_bytes(self.pid)
 
     def call(self, name: str, *arguments: Any, timeout_s: float = ANSWER_S) -> Answer:
         """Ask it, and wait for the answer. One that does not answer is killed.
@@ -167,7 +171,7 @@ def _how(code: int | None) -> str:
     return f"its process ended with exit code {code}"
 
 
-def _private_bytes(pid: int | None) -> int:
+def _private_bytes(pid: int) -> int:
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
     except OSError:
@@ -239,11 +243,9 @@ class Children:
         self._lock = threading.Lock()
         self._closed = False
 
-    def counts(self) -> tuple[int, int]:
-        """How many children there are, and how many jobs they have."""
+    def living(self) -> list[Child]:
         with self._lock:
-            living = [child for child in self._all() if not child.end]
-            return len(living), sum(len(child.jobs) for child in living)
+            return [child for child in self._all() if not child.end]
 
     def suits(self, operation_id: str) -> bool:
         """Whether no child has failed for an operation."""
@@ -296,9 +298,9 @@ class Children:
             await asyncio.sleep(_LOOK_S)
             await asyncio.to_thread(self.look)
 
-    def look(self) -> None:
-        """What `watch` does once a second."""
-        now_s = time.monotonic()
+    def look(self, *, later_s: float = 0.0) -> None:
+        """What `watch` does once a second. `later_s`: as if it were later."""
+        now_s = time.monotonic() + later_s
         with self._lock:
             idle = [
                 child
@@ -311,9 +313,9 @@ class Children:
                 if child not in idle and not child.end
             }
             self._leaving = {child for child in self._leaving if not child.end}
-            living = [child for child in self._all() if not child.end]
         for child in idle:
             child.close()
+        living = self.living()
         if living and self._pod.share() >= _FULL:
             largest = max(living, key=lambda child: child.memory)
             _log.warning("killed a child", namespace=largest.tenant.namespace, why="memory")
@@ -358,7 +360,7 @@ class Children:
         )
         try:
             process.start()
-        except OSError as error:
+        except (OSError, EOFError) as error:
             ours.close()
             raise ChildEnded(f"no process could be begun: {error}") from error
         finally:

@@ -60,6 +60,8 @@ class OperatorSettings:
             `tandem.kube.tables.location_policy`. None: anywhere.
         job_limits: how many jobs may run at once.
         automatic_slots: how many of them may be of automatic operations; 0 for no limit.
+        small_job_bytes: jobs that read at most so much are done by processes of ours, without
+            Spark; 0 for none.
         deadline_s: `activeDeadlineSeconds` of operations that name none; 0 for no deadline.
         workers: threads for work on tables; those that take long have more (docs/decisions/0169).
         store_timeout_s: how long a request of a store may take, retries and all.
@@ -88,6 +90,7 @@ class OperatorSettings:
     allowed_locations: tuple[str, ...] = ()
     allowed_endpoints: tuple[str, ...] = ()
     job_limits: JobLimits = field(default_factory=lambda: JobLimits(16))
+    small_job_bytes: int = SMALL_BYTES
     deadline_s: int = 0
     automatic_slots: int = 0
     workers: int = 16
@@ -110,9 +113,9 @@ class OperatorSettings:
     @property
     def small_jobs(self) -> SmallJobRules:
         """Which jobs are done without Spark: those that fit into a process of ours."""
-        fits = SMALL_BYTES if self.table_memory is None else self.table_memory // 4
+        most = self.small_job_bytes
         return SmallJobRules(
-            min(SMALL_BYTES, fits),
+            most if self.table_memory is None else min(most, self.table_memory // 4),
             bounded=bool(self.allowed_locations),
             trusted=self.kubeconfig is not None,
         )
@@ -142,6 +145,7 @@ class OperatorSettings:
             "max_jobs": self.job_limits.total,
             "max_jobs_per_namespace": self.job_limits.per_namespace,
             "max_jobs_per_table": self.job_limits.per_table,
+            "small_job_bytes": self.small_job_bytes,
             "deadline_s": self.deadline_s,
             "automatic_slots": self.automatic_slots,
             "workers": self.workers,

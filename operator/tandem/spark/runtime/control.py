@@ -376,10 +376,11 @@ def translate(error: BaseException) -> TandemError:
             expected="a value for every row",
             remedy="Change the statement or the source, or leave such rows out",
         )
-    if OUT_OF_MEMORY.search(text):
+    short = isinstance(error, MemoryError)
+    if short or OUT_OF_MEMORY.search(text):
         return errors.OutOfMemory(
             "the job ran out of memory",
-            found=_around(OUT_OF_MEMORY, text),
+            found=text[:300] if short else _around(OUT_OF_MEMORY, text),
             remedy="Give its driver or executors more memory in sparkTemplate (Python workers use "
             "`memoryOverhead`), or set a smaller target file size",
         )
