@@ -91,6 +91,8 @@ async def serve_health(
 
 _log = structlog.get_logger("tandem.kube.operator")
 _CRDS_S = 2.0
+_SPARK_S = 10.0
+"""How often to look for a Spark operator that is not installed."""
 
 
 async def run_operator(
@@ -139,7 +141,6 @@ async def run_operator(
         most = None if memory is None else max(memory, LEAST_MEMORY)
         children = Children(Bounds(most, settings.store_timeout_s), metrics)
         at_end.callback(children.close)
-        children.prepare()
         watching = asyncio.create_task(children.watch(), name="watch the children")
         at_end.callback(watching.cancel)
     at_end.enter_context(seldom_collections())
@@ -215,23 +216,29 @@ async def run_operator(
                 try:
                     if not await _unless(stop, leadership.win()):
                         return
-                    spark = builder if runner_factory is None else None
-                    registry = handlers.register(context, ended_controller, applications, spark)
+                    if children is not None:
+                        children.prepare()
                     again = True
                     while again:
                         # Before each run of kopf: a watch also dies when its kind is removed.
-                        if not await _unless(stop, _await_kinds(api, leadership, spark)):
+                        if not await _unless(stop, _await_kinds(api, leadership)):
                             return
+                        spark = builder if runner_factory is None else None
+                        later = None
+                        if spark is not None and not await _is_installed(api, spark):
+                            _log.warning("without a Spark operator: only small jobs can be done")
+                            spark, later = None, _becomes_installed(api, builder)
                         again = await run_kopf(
                             settings,
                             handlers.kopf_settings(settings, spark),
-                            registry,
+                            handlers.register(context, ended_controller, applications, spark),
                             leadership,
                             ended_controller,
                             restoration,
                             stop,
                             working,
                             kopf_state,
+                            later,
                         )
                         resource_cache.clear()
                 finally:
@@ -278,39 +285,49 @@ async def _lock_store(settings: OperatorSettings) -> AsyncIterator[tuple[LockSto
         await asyncio.to_thread(store.close)
 
 
-async def _await_kinds(api: Api, leadership: Leadership, spark: ApplicationBuilder | None) -> None:
-    """Wait until our kinds and the builder's are installed, since kopf would not notice them later.
-    Leadership is kept meanwhile."""
+async def _await_kinds(api: Api, leadership: Leadership) -> None:
+    """Wait until our kinds are installed, since kopf would not notice them later. Leadership is
+    kept meanwhile."""
     holding = asyncio.create_task(leadership.hold(), name="hold leadership")
     try:
-        await _are_installed(api, spark)
+        await _are_installed(api)
     finally:
         holding.cancel()
         await asyncio.gather(holding, return_exceptions=True)
 
 
-async def _are_installed(api: Api, spark: ApplicationBuilder | None) -> None:
-    wanted = {f"{GROUP}/{VERSION}": {plural(kind) for kind in KINDS}}
-    if spark is not None:
-        group, version, applications = spark.resource
-        wanted[f"{group}/{version}"] = {applications}
+async def _are_installed(api: Api) -> None:
+    wanted = {plural(kind) for kind in KINDS}
     logged: set[str] = set()
-    while True:
-        missing = set[str]()
-        for group, plurals in wanted.items():
-            try:
-                found = await api.request("GET", f"/apis/{group}")
-                missing |= plurals - {item["name"] for item in found["resources"]}
-            except ApiError as error:
-                missing |= plurals
-                if error.status != 404:
-                    _log.warning("API server", problem=str(error))
-        if not missing:
-            return
+    while missing := wanted - await _served(api, f"{GROUP}/{VERSION}"):
         if missing != logged:
             logged = missing
             _log.warning("waits for kinds to be installed", missing=sorted(missing))
         await asyncio.sleep(_CRDS_S)
+
+
+async def _is_installed(api: Api, spark: ApplicationBuilder) -> bool:
+    group, version, applications = spark.resource
+    return applications in await _served(api, f"{group}/{version}")
+
+
+async def _becomes_installed(api: Api, spark: ApplicationBuilder) -> None:
+    """Return when the Spark operator's kind is installed."""
+    while True:
+        if await _is_installed(api, spark):
+            return
+        await asyncio.sleep(_SPARK_S)
+
+
+async def _served(api: Api, group: str) -> set[str]:
+    """The kinds that the API server serves of a group and version; none if it does not answer."""
+    try:
+        found = await api.request("GET", f"/apis/{group}")
+    except ApiError as error:
+        if error.status != 404:
+            _log.warning("API server", problem=str(error))
+        return set()
+    return {item["name"] for item in found["resources"]}
 
 
 def _spark_applications(

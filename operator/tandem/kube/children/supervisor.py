@@ -99,12 +99,13 @@ class Child:
         """Bytes that it has for itself: what a kill gives back. 0 if it has ended."""
         return _private_bytes(self.pid)
 
-    def call(self, name: str, *arguments: Any, timeout_s: float = ANSWER_S) -> Answer:
-        """Ask it, and wait for the answer. One that does not answer is killed.
+    def call(self, name: str, *arguments: Any, timeout_s: float | None = None) -> Answer:
+        """Ask it, and wait for the answer. One that does not answer within `timeout_s`, else
+        `ANSWER_S`, is killed.
 
         Raises: ChildEnded, and the TandemError that it answers.
         """
-        answer = Future[Answer]()
+        answer, timeout_s = Future[Answer](), timeout_s or ANSWER_S
         with self._lock:
             if self._end:
                 raise ChildEnded(self._end)
