@@ -70,7 +70,8 @@ def test_small_operations_need_no_application(stage: Stage) -> None:
     name, lake = stage.lake()
     rows = lake.by_tandem()
     stage.space.compaction("c", name, type="Major")
-    stage.space.await_phase("TableCompaction", "c", "Succeeded")
+    status = stage.space.await_phase("TableCompaction", "c", "Succeeded")
+    assert "application" not in status
     assert lake.by_tandem() == rows
     assert len(lake.live) == 1
     table = {"tableRef": {"name": name}}

@@ -19,7 +19,7 @@ from tandem.jobs.formats import Job, JobSpec, RoundRequest
 from tandem.jobs.port import JobKey, JobPlace, Jobs, RoundState, read_side_file
 from tandem.jobs.results import JobResult, SideFileRef
 from tandem.jobs.runner import SMALL_BYTES, JobPhase, JobRequest, JobStatus
-from tandem.kube.children.supervisor import STOP_S, Child, ChildEnded, Children
+from tandem.kube.children.supervisor import STOP_ALONE_S, STOP_S, Child, ChildEnded, Children
 from tandem.kube.children.tenants import Tenant, may_read
 from tandem.spark.launch.local_spark import HARMFUL
 from tandem.storage.store import Store
@@ -62,9 +62,14 @@ class ClusterJobs:
         self._passed_on: dict[str, tuple[JobRequest, JobSpec]] = {}
         """Jobs that need Spark after all, until they have it."""
         self._started: dict[str, tuple[JobRequest, JobSpec]] = {}
+        self._on_spark: set[str] = set()
         self._results: dict[tuple[str, int], JobResult] = {}
         self._files: dict[str, bytes] = {}
         """What results refer to. Both are here as soon as `poll` says that there is a result."""
+
+    def has_application(self, name: str) -> bool:
+        """Whether a job is, or was, done by a SparkApplication."""
+        return name in self._on_spark
 
     def place_for(self, operation_id: str, job: Job, input_bytes: int) -> JobPlace:
         tenant = self._tenant
@@ -88,6 +93,7 @@ class ClusterJobs:
         place = self.place_for(key.operation_id, spec.job, request.input_bytes)
         if self._tenant is None or place is not JobPlace.HERE:
             self._spark.start(key, request, spec)
+            self._on_spark.add(key.name)
             return
         self._started[key.name] = request, spec
         try:
@@ -112,6 +118,7 @@ class ClusterJobs:
             return self._start_on_spark(key)
         child = self._children.of(key.name)
         if child is None:
+            self._on_spark.add(key.name)
             return self._spark.poll(key, round_)
         if (key.name, round_) in self._results:
             return RoundState(JobStatus(JobPhase.RUNNING), has_result=True)
@@ -187,8 +194,9 @@ class ClusterJobs:
         self._results[key.name, round_] = result
 
     def _end_in(self, child: Child, key: JobKey) -> None:
+        patience_s = STOP_S if len(child.jobs) > 1 else STOP_ALONE_S
         try:
-            child.call("stop", key.name, timeout_s=STOP_S)
+            child.call("stop", key.name, timeout_s=patience_s)
         except ChildEnded as error:
             _log.info("a child has ended", job=key.name, how=str(error))
         finally:
@@ -206,6 +214,7 @@ class ClusterJobs:
         except (InvalidSpec, JobRefused) as error:
             return RoundState(JobStatus(JobPhase.FAILED, str(error), reason=error.reason))
         self._passed_on.pop(key.name, None)
+        self._on_spark.add(key.name)
         return RoundState(JobStatus(JobPhase.STARTING))
 
     def _distrust(self, key: JobKey, child: Child | None, why: str) -> None:

@@ -30,13 +30,15 @@ from tandem.kube.children.child import Bounds
 from tandem.kube.children.pipe import Answer, Call, Pipe
 from tandem.kube.children.tenants import Tenant, environment
 from tandem.kube.metrics.collectors import Metrics
-from tandem.turns import waiting
+from tandem.turns import locked, waiting
 
 _log = structlog.get_logger("tandem.kube.children")
 ANSWER_S: Final = 60.0
 """How long a child may take to answer: it waits for nothing meanwhile."""
 STOP_S: Final = 60.0
-"""How long a job may take to stop."""
+"""How long a job may take to stop: others would be lost with its process."""
+STOP_ALONE_S: Final = 5.0
+"""The same, if there are no others."""
 IDLE_S: Final = 600.0
 _LOOK_S: Final = 1.0
 _FULL: Final = 0.9
@@ -194,7 +196,7 @@ class PodMemory:
             limit = (self.root / "memory.max").read_text(encoding="ascii").strip()
             used = int((self.root / "memory.current").read_text(encoding="ascii"))
             stat = (self.root / "memory.stat").read_text(encoding="ascii")
-        except OSError:
+        except (OSError, ValueError):
             return 0.0
         if not limit.isdecimal():
             return 0.0
@@ -242,6 +244,8 @@ class Children:
         self._jobs: dict[str, _Known] = {}
         self._unsuited: dict[str, None] = {}
         self._lock = threading.Lock()
+        self._beginning = threading.Lock()
+        """Held while a process begins: not by those who only look."""
         self._closed = False
 
     def living(self) -> list[Child]:
@@ -267,10 +271,22 @@ class Children:
     def begin(self, tenant: Tenant, job: str, changed: Callable[[], None]) -> Child:
         """The tenant's child, for a job. `changed` is called, in any thread, when the job has
         something new to say. Raises: ChildEnded if none can be begun."""
+        with locked(self._beginning):
+            if (child := self._taken(tenant, job, changed)) is not None:
+                return child
+            begun = self._begun(tenant)
+            with self._lock:
+                self._children[tenant] = begun
+            if self._taken(tenant, job, changed) is None:
+                raise ChildEnded(begun.end)
+            return begun
+
+    def _taken(self, tenant: Tenant, job: str, changed: Callable[[], None]) -> Child | None:
+        """The tenant's child, which has the job from now on; None if it has none that lives."""
         with self._lock:
             child = self._children.get(tenant)
             if child is None or child.end:
-                child = self._children[tenant] = self._begun(tenant)
+                return None
             child.jobs.add(job)
             self._jobs[job] = _Known(child, changed)
             return child
@@ -360,7 +376,8 @@ class Children:
             daemon=True,
         )
         try:
-            process.start()
+            with waiting():
+                process.start()
         except (OSError, EOFError) as error:
             ours.close()
             raise ChildEnded(f"no process could be begun: {error}") from error

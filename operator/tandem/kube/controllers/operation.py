@@ -453,7 +453,9 @@ class OperationController:
                 loop.call_soon_threadsafe(self._signals.wake.set)
 
         tenant = None if known is None else known.tenant
-        return ClusterJobs(context.children, tenant, spark, context.small_jobs, changed)
+        jobs = ClusterJobs(context.children, tenant, spark, context.small_jobs, changed)
+        self._reporter.has_application = jobs.has_application
+        return jobs
 
     def _on_status(self, status: OperationStatus, retry: str) -> None:
         if self._session is not None:
