@@ -29,6 +29,8 @@ from tandem.storage import open_store
 LEAST_MEMORY: Final = 256 << 20
 """The least bound under which a child does anything: it begins with half of it."""
 _CALLS_AT_ONCE: Final = 8
+_JOBS_AT_ONCE: Final = 2
+"""Their rows share the bound of memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class _Child:
     def __init__(self, pipe: Pipe, bounds: Bounds) -> None:
         self._pipe = pipe
         self._bounds = bounds
-        self._jobs = InProcessJobs(None, self._changed)
+        self._jobs = InProcessJobs(None, self._changed, _JOBS_AT_ONCE)
         self._keys: dict[str, JobKey] = {}
         self._lock = threading.Lock()
         self._does: Mapping[str, Callable[..., Any]] = {

@@ -203,15 +203,21 @@ class InProcessJobs:
     Args:
         spark: does what needs Spark; without it, a job that needs it ends, and `poll` says so.
         changed: called, in any thread, with the name of a job that has something new to say.
+        at_once: how many jobs compute at once; None for one on each core. A job holds rows in
+            memory then, but not while it waits for a round.
     """
 
-    def __init__(self, spark: Spark | None, changed: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        spark: Spark | None,
+        changed: Callable[[str], None] | None = None,
+        at_once: int | None = None,
+    ) -> None:
         self._spark = spark
         self._changed = changed or (lambda _: None)
         self._jobs: dict[str, _Job] = {}
         self._lock = threading.Lock()
-        # One for each core: a job holds rows in memory, but not while it waits for a round.
-        self._slots = threading.BoundedSemaphore(os.cpu_count() or 1)
+        self._slots = threading.BoundedSemaphore(at_once or os.cpu_count() or 1)
 
     def place_for(self, operation_id: str, job: Job, input_bytes: int) -> JobPlace:  # noqa: ARG002
         return JobPlace.HERE
