@@ -57,7 +57,6 @@ API_RESOURCE = _label(
         "secrets",
         "services",
         "events",
-        "configmaps",
         OTHER,
     ),
 )
