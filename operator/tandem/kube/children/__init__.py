@@ -1,8 +1,11 @@
-"""Processes that do small jobs, one for each tenant, and what the operator says to them.
+"""Child processes of the operator, one for each tenant, which do its small jobs.
 
-pipe        calls between the operator and a child, as JSON
-child       the child: its bounds, its environment, its jobs
-tenants     whose child it is, and what it may do with which credentials
-supervisor  begins children, ends them when idle, and kills those that hang or take too much
-jobs        the engine's `Jobs` in a cluster: a small one in a child, else a SparkApplication
+Knows jobs and processes, but neither the API server nor the engine.
+
+    jobs        the engine's `Jobs` in a cluster: a small one in a child, else a SparkApplication
+    supervisor  begins children, ends them when idle, kills those that hang or take too much
+    child       the child: its bounds, its environment, its jobs
+    template    what children have imported before they are forked
+    pipe        what the operator and a child say to each other, as JSON
+    tenants     whose child it is, and what it may do with which credentials
 """
