@@ -11,8 +11,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,8 @@ from support.jobs.quick_jobs import QuickJobs
 from support.jobs.quick_lake import QuickLake
 from support.lake.lake import batch
 from support.waiting import LIMIT_S, await_that
-from tandem.errors import InvalidSpec
+from tandem import errors
+from tandem.errors import InvalidSpec, JobFailed, TandemError
 from tandem.jobs.formats import IngestJob
 from tandem.jobs.port import JobKey, JobPlace
 from tandem.kube.children import supervisor
@@ -57,7 +60,9 @@ class Stage:
 
     def jobs(self, tenant: Tenant | None = TENANT, **rules: Any) -> ClusterJobs:
         chosen = SmallJobRules(**{"trusted": True, **rules})
-        return ClusterJobs(self.children, tenant, FileJobs(self.spark), chosen, self.changes.set)
+        return ClusterJobs(
+            self.children, lambda: tenant, FileJobs(self.spark), chosen, self.changes.set
+        )
 
     def run(
         self,
@@ -412,7 +417,55 @@ def test_an_error_arrives_as_it_is() -> None:
     assert told.receive_call() == Call(5, "poll", ("job", 2))
 
 
-# Whose it is
+def test_every_kind_of_error_arrives() -> None:
+    """Also one whose constructor wants more than a message."""
+    ours, theirs = multiprocessing.Pipe()
+    wanting: dict[str, Any] = {"first_available": 1}
+    for kind in vars(errors).values():
+        if not isinstance(kind, type) or not issubclass(kind, TandemError):
+            continue
+        wants = signature(kind).parameters
+        error = kind("why", **{name: value for name, value in wanting.items() if name in wants})
+        Pipe(theirs).send_answer(Answer(1, error=error), "start")
+        answer = Pipe(ours).receive_answer({1: "start"})
+        assert isinstance(answer, Answer)
+        assert isinstance(answer.error, TandemError)
+        assert (answer.error.reason, str(answer.error)) == (error.reason, str(error))
+
+
+def test_a_frame_that_is_too_long_is_not_read() -> None:
+    ours, theirs = multiprocessing.Pipe()
+    theirs.send_bytes(b"x" * 1001)
+    with pytest.raises(ValueError, match="more than 1000 bytes"):
+        Pipe(ours, 1000).receive_answer({})
+
+
+def test_a_call_that_is_none_ends_no_child(stage: Stage) -> None:
+    child = stage.begin("one")
+    with pytest.raises(JobFailed), pytest.warns(UserWarning, match="serialized"):
+        child.call("poll", "one", "no number")
+    assert child.call("file", "none").result is False
+    stage.children.drop("one")
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGRTMIN + 1])
+def test_a_signal_that_ends_a_child_is_named(stage: Stage, number: int) -> None:
+    child = stage.begin("one")
+    os.kill(child.pid, number)
+    await_that(lambda: child.end, "its end")
+    assert ("SIGSEGV" if number == signal.SIGSEGV else f"signal {number}") in child.end
+    stage.children.drop("one")
+
+
+def test_many_jobs_at_once_do_not_end_a_small_child(tmp_path: Path) -> None:
+    """Each has threads, whose stacks count. What finds no room has an application at once."""
+    with staged(tmp_path, Bounds(LEAST_MEMORY, 60.0)) as stage:
+        lakes = [quick_lake.make(tmp_path / f"t{n}") for n in range(12)]
+        ports = [dataclasses.replace(lake.ports(), jobs=stage.jobs()) for lake in lakes]
+        merges = [lake.merge(batch(1) + batch(90)) for lake in lakes]
+        with ThreadPoolExecutor(len(lakes)) as pool:
+            found = list(pool.map(lambda n: lakes[n].run(merges[n], ports=ports[n]), range(12)))
+        assert {(status.phase, status.attempt) for status in found} == {(Phase.SUCCEEDED, 1)}
 
 
 def test_the_environment_of_a_child() -> None:
@@ -451,6 +504,29 @@ def test_the_environment_of_a_child() -> None:
     }
 
 
+def test_a_secret_replaces_the_identity_of_one_kind_of_store() -> None:
+    own = {"AWS_ROLE_ARN": "r", "AWS_WEB_IDENTITY_TOKEN_FILE": "/t", "AZURE_STORAGE_SAS_KEY": "s"}
+    for secret in (
+        {"AWS_SSE_CUSTOMER_KEY_BASE64": "k"},  # it encrypts, and nothing else
+        {"GOOGLE_SERVICE_ACCOUNT_KEY": "{}"},
+    ):
+        assert environment(Tenant("a", "", "s/1", secret), own) == {**own, **secret}
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ("AWS_REGION", "AWS_DEFAULT_REGION"),
+        ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+        ("GOOGLE_ENDPOINT", "GOOGLE_BASE_URL"),
+        ("AZURE_TENANT_ID", "AZURE_AUTHORITY_ID"),
+    ],
+)
+def test_an_option_of_a_secret_counts_by_whatever_name(ours: str, theirs: str) -> None:
+    own, secret = {ours: "ours"}, {theirs: "theirs"}
+    assert environment(Tenant("a", "", "s/1", secret), own) == secret
+
+
 KEYS = Tenant("a", "", "s/1", {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s"})
 
 
@@ -460,6 +536,12 @@ KEYS = Tenant("a", "", "s/1", {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY"
         ("s3://b/x", KEYS, False, False, True),
         ("s3://b/x", TENANT, True, False, False),  # with the operator's identity
         ("s3://b/x", Tenant("a", "", "s/1", {"AWS_REGION": "r"}), False, False, False),
+        # Half an identity is none: the client would look for that of the pod, or of the machine.
+        ("s3://b/x", Tenant("a", "", "s/1", {"AWS_ACCESS_KEY_ID": "k"}), True, False, False),
+        ("s3://b/x", Tenant("a", "", "s/1", {"AWS_SESSION_TOKEN": "t"}), True, False, False),
+        # So is one of another cloud.
+        ("gs://b/x", KEYS, True, False, False),
+        ("abfss://c@a.dfs.core.windows.net/x", KEYS, True, False, False),
         ("file:///x", KEYS, False, False, False),  # the pod's own token, for example
         ("file:///x", KEYS, True, False, True),
         ("file:///x", TENANT, False, True, True),

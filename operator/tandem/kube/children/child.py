@@ -11,17 +11,17 @@ import resource
 import signal
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from queue import SimpleQueue
 from typing import Any, Final
 
-from tandem.errors import JobFailed, TandemError
+from tandem.errors import JobFailed, OutOfMemory, TandemError
 from tandem.jobs.formats import JobSpec, RoundRequest
 from tandem.jobs.port import JobKey, RoundState
 from tandem.jobs.results import JobResult
 from tandem.jobs.runner import JobRequest
-from tandem.kube.children.pipe import Answer, Call, Pipe
+from tandem.kube.children.pipe import Answer, Call, InvalidCall, Pipe
 from tandem.spark.launch.in_process import InProcessJobs
 from tandem.spark.runtime.control import require_as_started
 from tandem.storage import open_store
@@ -31,6 +31,14 @@ LEAST_MEMORY: Final = 256 << 20
 _CALLS_AT_ONCE: Final = 8
 _JOBS_AT_ONCE: Final = 2
 """Their rows share the bound of memory."""
+_STACK: Final = 1 << 20
+"""Of a thread. The usual eight megabytes count against the bound also where they are not used: a
+dozen threads would take half of the least one."""
+
+
+_BUG: Final = "a bug: please report it"
+_NO_THREAD: Final = "can't start new thread"
+"""What Python says if there is no memory for a thread's stack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +56,7 @@ def main(connection: Connection, bounds: Bounds, environ: Mapping[str, str]) -> 
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if bounds.memory is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (bounds.memory, resource.RLIM_INFINITY))
+    threading.stack_size(_STACK)
     os.environ.clear()
     os.environ.update(environ)
     _Child(Pipe(connection), bounds).serve()
@@ -74,13 +83,24 @@ class _Child:
 
     def serve(self) -> None:
         """Answer calls until the operator closes the pipe, or is gone."""
-        threads = ThreadPoolExecutor(_CALLS_AT_ONCE, thread_name_prefix="call")
+        calls = SimpleQueue[Call]()
+        # Begun before anything takes memory: a thread that cannot begin would end all jobs.
+        for number in range(_CALLS_AT_ONCE):
+            name = f"call-{number}"
+            threading.Thread(target=self._serve, args=(calls,), name=name, daemon=True).start()
         while True:
             try:
                 call = self._pipe.receive_call()
+            except InvalidCall as error:
+                self._answer_with(Answer(error.number, error=JobFailed(_BUG, found=str(error))))
             except (EOFError, OSError):
                 return
-            threads.submit(self._answer, call)
+            else:
+                calls.put(call)
+
+    def _serve(self, calls: SimpleQueue[Call]) -> None:
+        while True:
+            self._answer(calls.get())
 
     def _answer(self, call: Call) -> None:
         try:
@@ -88,13 +108,19 @@ class _Child:
         except TandemError as error:
             answer = Answer(call.number, error=error)
         except Exception as error:  # noqa: BLE001 - the boundary of a process: reported, not lost
-            text = f"{type(error).__name__}: {error}"
-            answer = Answer(call.number, error=JobFailed("a bug: please report it", found=text))
+            answer = Answer(call.number, error=_described(error))
         else:
             content = found if isinstance(found, bytes) else None
             result = found is not None if call.name == "file" else found
             answer = Answer(call.number, result, content)
-        self._send(lambda: self._pipe.send_answer(answer, call.name))
+        self._answer_with(answer, call.name)
+
+    def _answer_with(self, answer: Answer, call: str = "") -> None:
+        try:
+            self._send(lambda: self._pipe.send_answer(answer, call))
+        except MemoryError as error:  # nothing of it was sent
+            instead = Answer(answer.number, error=_described(error))
+            self._send(lambda: self._pipe.send_answer(instead, call))
 
     def _changed(self, job: str) -> None:
         self._send(lambda: self._pipe.send_change(job))
@@ -144,3 +170,10 @@ class _Child:
             key = self._keys.pop(name, None)
         if key is not None:
             self._jobs.stop(key)
+
+
+def _described(error: Exception) -> TandemError:
+    text = f"{type(error).__name__}: {error}".removesuffix(": ")
+    if isinstance(error, MemoryError) or _NO_THREAD in text:
+        return OutOfMemory("the process that does small jobs has no memory left", found=text)
+    return JobFailed(_BUG, found=text)

@@ -9,12 +9,12 @@ next attempt has an application: what is wrong with a child costs a job one atte
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
 
-from tandem.errors import InvalidSpec, JobRefused, Reason
+from tandem.errors import InvalidSpec, JobFailed, JobRefused, OutOfMemory, Reason
 from tandem.jobs.formats import Job, JobSpec, RoundRequest
 from tandem.jobs.port import JobKey, JobPlace, Jobs, RoundState, read_side_file
 from tandem.jobs.results import JobResult, SideFileRef
@@ -26,6 +26,7 @@ from tandem.storage.store import Store
 
 _log = structlog.get_logger("tandem.kube.children")
 _WAITS: Final = RoundState(JobStatus(JobPhase.STARTING, "needs Spark, and waits for a job slot"))
+_REMEDY: Final = "A further attempt has a SparkApplication: see backoffLimit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +43,15 @@ class ClusterJobs:
     """The `Jobs` of one operation. Thread-safe as its engine needs it.
 
     Args:
-        tenant: whose table it is; None if that is not known: no job is begun in a child then.
+        tenant: whose table it is, as of now: its Secret may be renewed while an operation waits.
+            None if that is not known: no job is begun in a child then.
         changed: called, in any thread, when a job in a child has something new to say.
     """
 
     def __init__(
         self,
         children: Children,
-        tenant: Tenant | None,
+        tenant: Callable[[], Tenant | None],
         spark: Jobs,
         rules: SmallJobRules,
         changed: Callable[[], None],
@@ -72,7 +74,7 @@ class ClusterJobs:
         return name in self._on_spark
 
     def place_for(self, operation_id: str, job: Job, input_bytes: int) -> JobPlace:
-        tenant = self._tenant
+        tenant = self._tenant()
         if (
             tenant is not None
             and input_bytes <= self._rules.most_bytes
@@ -91,15 +93,16 @@ class ClusterJobs:
         if key.name in self._passed_on or self._children.of(key.name) is not None:
             return
         place = self.place_for(key.operation_id, spec.job, request.input_bytes)
-        if self._tenant is None or place is not JobPlace.HERE:
+        tenant = self._tenant()
+        if tenant is None or place is not JobPlace.HERE:
             self._spark.start(key, request, spec)
             self._on_spark.add(key.name)
             return
         self._started[key.name] = request, spec
         try:
-            child = self._children.begin(self._tenant, key.name, self._job_changed)
+            child = self._children.begin(tenant, key.name, self._job_changed)
             child.call("start", request, spec)
-        except ChildEnded as error:
+        except (ChildEnded, JobFailed, OutOfMemory) as error:  # it was not begun
             self._distrust(key, self._children.of(key.name), str(error))
             self._pass_on(key)
         except BaseException:
@@ -126,8 +129,12 @@ class ClusterJobs:
             return self._polled(key, round_, child)
         except ChildEnded as error:
             self._distrust(key, child, str(error))
-            message = f"it was done in a process of the operator, and {error}"
+            message = f"it was done in a process of the operator, and {error}. {_REMEDY}"
             return RoundState(JobStatus(JobPhase.FAILED, message, reason=Reason.JOB_FAILED))
+        except (JobFailed, OutOfMemory) as error:  # of the call, not of the job
+            self._distrust(key, child, str(error))
+            message = f"{error}. {_REMEDY}"
+            return RoundState(JobStatus(JobPhase.FAILED, message, reason=error.reason))
 
     def result(self, key: JobKey, round_: int) -> JobResult | None:
         if self._children.of(key.name) is None:
@@ -183,6 +190,7 @@ class ClusterJobs:
             return RoundState(JobStatus(JobPhase.FAILED, message, reason=Reason.JOB_FAILED))
         elif (failed := _harmful(state)) is not None:
             self._distrust(key, child, str(failed))
+            return _explained(state)
         return state
 
     def _fetch(self, key: JobKey, round_: int, child: Child) -> None:
@@ -226,3 +234,15 @@ def _harmful(state: RoundState) -> Reason | None:
     """Why a job failed, if that may have harmed its process."""
     reasons = (state.status.reason, None if state.failure is None else state.failure.reason)
     return next((Reason(reason) for reason in reasons if reason in HARMFUL), None)
+
+
+def _explained(state: RoundState) -> RoundState:
+    """The same, if there was not enough memory with what helps here: it had no driver."""
+    failure = state.failure
+    if failure is None or failure.reason != Reason.OUT_OF_MEMORY:
+        return state
+    message = (
+        "the job ran out of the memory that a process of the operator has (--table-memory). "
+        f"{_REMEDY}"
+    )
+    return replace(state, failure=failure.model_copy(update={"message": message}))

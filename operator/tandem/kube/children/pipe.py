@@ -68,11 +68,24 @@ class Answer:
     error: TandemError | None = None
 
 
-class Pipe:
-    """One end of the connection. Any thread may send; one receives."""
+class InvalidCall(ValueError):
+    """Call `number` has arguments that are none of it."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, number: int, message: str) -> None:
+        super().__init__(message)
+        self.number = number
+
+
+class Pipe:
+    """One end of the connection. Any thread may send; one receives.
+
+    Args:
+        most_bytes: of a frame that is received; a longer one ends the connection. None for any.
+    """
+
+    def __init__(self, connection: Connection, most_bytes: int | None = None) -> None:
         self._connection = connection
+        self._most_bytes = most_bytes
         self._sending = threading.Lock()
 
     def hang_up(self) -> None:
@@ -116,11 +129,14 @@ class Pipe:
     # The child's side
 
     def receive_call(self) -> Call:
-        """Raises: EOFError, OSError if the operator is gone."""
+        """Raises: EOFError, OSError if the operator is gone; InvalidCall."""
         head, _ = self._receive()
-        name = head["call"]
-        arguments = CALLS[name].arguments.validate_python(head["arguments"])
-        return Call(head["number"], name, arguments)
+        name, number = head["call"], head["number"]
+        try:
+            arguments = CALLS[name].arguments.validate_python(head["arguments"])
+        except ValueError as error:
+            raise InvalidCall(number, f"{name}: {error}"[:1000]) from error
+        return Call(number, name, arguments)
 
     def send_answer(self, answer: Answer, call: str) -> None:
         head: dict[str, Any] = {"number": answer.number}
@@ -142,7 +158,13 @@ class Pipe:
             self._connection.send_bytes(frame)
 
     def _receive(self) -> tuple[dict[str, Any], bytes]:
-        head, _, content = self._connection.recv_bytes().partition(b"\n")
+        try:
+            frame = self._connection.recv_bytes(self._most_bytes)
+        except OSError as error:
+            if "bad message length" in str(error):
+                raise ValueError(f"a frame of more than {self._most_bytes} bytes") from error
+            raise
+        head, _, content = frame.partition(b"\n")
         found = json.loads(head)
         if not isinstance(found, dict):
             raise ValueError("a frame whose head is no object")
@@ -150,7 +172,12 @@ class Pipe:
 
 
 def _error(found: Any) -> TandemError:
-    kind = getattr(errors, str(found["kind"]), None)
-    if isinstance(kind, type) and issubclass(kind, TandemError):
-        return kind(str(found["message"]))
-    return TandemError(str(found["message"]))
+    kind, message = getattr(errors, str(found["kind"]), None), str(found["message"])
+    if not (isinstance(kind, type) and issubclass(kind, TandemError)):
+        return TandemError(message)
+    try:
+        return kind(message)
+    except TypeError:  # some kinds want more than a message
+        error = TandemError(message)
+        error.reason = kind.reason
+        return error

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -47,6 +48,9 @@ is killed as a whole."""
 _TEMPLATE: Final = "tandem.kube.children.template"
 _END_S: Final = 5.0
 _MOST_KNOWN: Final = 10_000
+_FRAME: Final = 1 << 30
+"""Bytes that a child may say at once: the operator holds them in memory. Files of the result of a
+job of 256 MiB take less."""
 
 
 class ChildEnded(Exception):
@@ -170,8 +174,14 @@ class Child:
 
 def _how(code: int | None) -> str:
     if code is not None and code < 0:
-        return f"its process was killed by {Signals(-code).name}"
+        signals = {number.value: number.name for number in Signals}  # some have no name
+        return f"its process was killed by {signals.get(-code, f'signal {-code}')}"
     return f"its process ended with exit code {code}"
+
+
+def _first_run(operation_id: str) -> str:
+    """The operation id without the number of its run."""
+    return re.sub(r"r\d+\Z", "", operation_id)
 
 
 def _private_bytes(pid: int) -> int:
@@ -253,8 +263,8 @@ class Children:
             return [child for child in self._all() if not child.end]
 
     def suits(self, operation_id: str) -> bool:
-        """Whether no child has failed for an operation."""
-        return operation_id not in self._unsuited
+        """Whether no child has failed for an operation, or for an earlier run of it."""
+        return _first_run(operation_id) not in self._unsuited
 
     def suits_not(self, operation_id: str, child: Child | None) -> None:
         """A child has failed for an operation: it gets no other one, nor does the child get more
@@ -262,7 +272,7 @@ class Children:
         if child is not None:
             self._metrics.small_jobs_lost.count()
         with self._lock:
-            self._unsuited[operation_id] = None
+            self._unsuited[_first_run(operation_id)] = None
             while len(self._unsuited) > _MOST_KNOWN:
                 del self._unsuited[next(iter(self._unsuited))]
         if child is not None:
@@ -384,7 +394,8 @@ class Children:
         finally:
             theirs.close()
         self._metrics.children_started.count()
-        return Child(tenant, process, Pipe(ours), self._job_changed)
+        most_bytes = min(_FRAME, self._bounds.memory or _FRAME)
+        return Child(tenant, process, Pipe(ours, most_bytes), self._job_changed)
 
     def _job_changed(self, job: str) -> None:
         known = self._jobs.get(job)

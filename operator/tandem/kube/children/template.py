@@ -36,6 +36,7 @@ for _name in (
     "tandem.storage.remote",
 ):
     import_module(_name)
+
 # What is here never becomes garbage, and its pages stay shared.
 gc.collect()
 gc.freeze()

@@ -16,6 +16,18 @@ from tandem.storage.paths import split_location
 
 _SCHEMES: Final = ("s3", "gs", "abfss")
 _CREDENTIALS: Final = frozenset({OptionKind.SECRET, OptionKind.KEY_FILE})
+_IDENTITIES: Final[Mapping[str, tuple[frozenset[str], ...]]] = {
+    "s3": (frozenset({"access_key_id", "secret_access_key"}),),
+    "gs": (frozenset({"service_account_key"}), frozenset({"bearer_token"})),
+    "abfss": (
+        frozenset({"account_key"}),
+        frozenset({"sas_key"}),
+        frozenset({"token"}),
+        frozenset({"client_id", "client_secret", "tenant_id"}),
+    ),
+}
+"""The options that together are an identity. With less, a client looks further: for a role, for a
+profile, and at last for the identity of the pod or of the machine that it runs on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,41 +39,44 @@ class Tenant:
     secret: str = ""
     environ: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
-    @property
-    def has_credentials(self) -> bool:
-        """Whether its Secret holds credentials of a store: then it has none of ours."""
-        return any(
-            self.environ.get(name) and known(scheme)[key] in _CREDENTIALS
-            for scheme in _SCHEMES
-            for name, key in variables(scheme).items()
-        )
+    def has_credentials(self, scheme: str) -> bool:
+        """Whether its Secret holds an identity for a kind of store: then it has none of ours
+        there. A key that encrypts, or one of another cloud, is none."""
+        given = {key for name, key in variables(scheme).items() if self.environ.get(name)}
+        return any(identity <= given for identity in _IDENTITIES.get(scheme, ()))
 
 
 def environment(tenant: Tenant, own: Mapping[str, str]) -> dict[str, str]:
     """The environment of a tenant's child. `own`: that of the operator's process.
 
     Nothing of ours that is meant for another purpose, such as the password of etcd, and of the
-    Secret only what names an option of a store: no file, and no server that would be shown the
-    operator's token.
+    Secret only what names an option of a store, and no file. Our own identity is there for a kind
+    of store for which the Secret has none: its tables are read and written with it.
     """
     found = {name: value for name, value in own.items() if not name.startswith("TANDEM_ETCD")}
-    if tenant.has_credentials:
-        identities = of_the_process()
-        for scheme in _SCHEMES:
-            for name, key in variables(scheme).items():
-                if name in identities or known(scheme)[key] in _CREDENTIALS:
-                    found.pop(name, None)
+    identities = of_the_process()
     for scheme in _SCHEMES:
-        for name in variables(scheme):
-            if name in tenant.environ and name not in of_the_process():
-                found[name] = tenant.environ[name]
+        named = variables(scheme)
+        theirs = {
+            name: tenant.environ[name]
+            for name in named
+            if tenant.environ.get(name) and name not in identities
+        }
+        # An option has several names, and ours must not precede theirs.
+        given = {named[name] for name in theirs}
+        replaced = tenant.has_credentials(scheme)
+        for name, key in named.items():
+            of_ours = name in identities or known(scheme)[key] in _CREDENTIALS
+            if key in given or (replaced and of_ours):
+                found.pop(name, None)
+        found |= theirs
     return found
 
 
 def may_read(job: Job, tenant: Tenant, *, bounded: bool, trusted: bool) -> bool:
     """Whether a child may read the sources of a job, which a Spark driver reads as its own
-    service account: with the tenant's credentials, or within bounds that an administrator has set;
-    and no file of the operator's pod, unless these bounds include it.
+    service account: with the tenant's credentials for that kind of store; and files only within
+    bounds that an administrator has set, so none of the operator's pod unless they include it.
 
     Args:
         bounded: locations are bounded by `--allowed-location`, which the job was checked against.
@@ -69,7 +84,7 @@ def may_read(job: Job, tenant: Tenant, *, bounded: bool, trusted: bool) -> bool:
     """
     if trusted:
         return True
+    schemes = {split_location(source)[0] for source in job.sources}
     return all(
-        bounded if split_location(source)[0] == "file" else tenant.has_credentials
-        for source in job.sources
+        bounded if scheme == "file" else tenant.has_credentials(scheme) for scheme in schemes
     )

@@ -22,6 +22,7 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import InvalidSpec, Reason, StorageError, TandemError, TooLarge, Unreachable
 from tandem.jobs.port import Jobs
 from tandem.kube.children.jobs import ClusterJobs
+from tandem.kube.children.tenants import Tenant
 from tandem.kube.client.events import traceback_of
 from tandem.kube.client.resources import (
     TABLE_KIND,
@@ -444,15 +445,18 @@ class OperationController:
         spark = FileJobs(context.runner_factory(resource, self._body, table))
         if context.children is None:
             return spark
-        known = context.tables.get((self._key[1], self._table_name))
+        place = self._key[1], self._table_name
         loop = asyncio.get_running_loop()
+
+        def tenant() -> Tenant | None:
+            known = context.tables.get(place)
+            return None if known is None else known.tenant
 
         def changed() -> None:
             # From a thread, and perhaps when the loop has ended.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._signals.wake.set)
 
-        tenant = None if known is None else known.tenant
         jobs = ClusterJobs(context.children, tenant, spark, context.small_jobs, changed)
         self._reporter.has_application = jobs.has_application
         return jobs

@@ -234,7 +234,11 @@ class InProcessJobs:
             thread = threading.Thread(target=lambda: self._perform(job), name=key.name, daemon=True)
             said = _Said(lambda: self._changed(key.name))
             job = self._jobs[key.name] = _Job(HeldControl(spec, key.store, said), request, thread)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError:  # no memory for its stack
+                del self._jobs[key.name]
+                raise
 
     def knows(self, key: JobKey) -> bool:
         return key.name in self._jobs
@@ -297,7 +301,9 @@ class InProcessJobs:
     def _perform(self, job: _Job) -> None:
         def work(control: Control) -> None:
             turn = _Turn(self._slots, job)
-            if needs_no_spark(job.request) and run_here(control, job.ended, turn):
+            # Without Spark, who starts a job has decided that it is small.
+            here = self._spark is None or needs_no_spark(job.request)
+            if here and run_here(control, job.ended, turn):
                 return
             if self._spark is None:
                 job.needs_spark = not job.stopped
