@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import multiprocessing
+import multiprocessing.forkserver
 import os
 import signal
 import subprocess
@@ -28,9 +29,10 @@ from support.jobs.quick_lake import QuickLake
 from support.lake.lake import batch
 from support.waiting import LIMIT_S, await_that
 from tandem import errors
-from tandem.errors import InvalidSpec, JobFailed, TandemError
+from tandem.errors import InvalidSpec, JobFailed, JobRefused, OutOfMemory, Reason, TandemError
 from tandem.jobs.formats import IngestJob
 from tandem.jobs.port import JobKey, JobPlace
+from tandem.jobs.runner import SMALL_BYTES, JobRequest
 from tandem.kube.children import supervisor
 from tandem.kube.children.child import LEAST_MEMORY, Bounds
 from tandem.kube.children.jobs import ClusterJobs, SmallJobRules
@@ -167,6 +169,45 @@ def test_what_needs_spark_has_an_application_in_the_same_attempt(stage: Stage) -
     stage.lake.assert_clean()
 
 
+class _Refusing(QuickJobs):
+    """Does not take the first applications."""
+
+    def __init__(self, error: TandemError) -> None:
+        super().__init__()
+        self.errors = [error, error]
+
+    def start(self, request: JobRequest) -> None:
+        if self.errors:
+            raise self.errors.pop()
+        super().start(request)
+
+
+@pytest.mark.parametrize("most_bytes", [SMALL_BYTES, 0])
+@pytest.mark.parametrize(
+    "error",
+    [
+        JobRefused("a quota"),
+        JobRefused("no answer", certain=False),
+        JobRefused("no such kind", reason=Reason.SPARK_MISSING),
+        InvalidSpec("the template"),
+    ],
+)
+def test_an_application_that_is_refused(stage: Stage, error: TandemError, most_bytes: int) -> None:
+    """It is the same whether the job was begun in a child."""
+    stage.lake.backoff_limit = 0
+    stage.spark = _Refusing(error)
+    jobs = stage.jobs(most_bytes=most_bytes)
+    status = stage.run(stage.lake.delete("ln(v + 1) > 8"), jobs=jobs)
+    if isinstance(error, JobRefused):
+        assert status.phase is Phase.SUCCEEDED, status
+        assert status.attempt == (1 if error.certain else 3)
+    else:
+        assert (status.phase, status.attempt) == (Phase.FAILED, 1)
+        assert status.conditions[0].reason == Reason.INVALID_SPEC
+        assert len(stage.spark.errors) == 1
+    stage.lake.assert_clean()
+
+
 # Deaths
 
 
@@ -270,6 +311,83 @@ def test_a_child_that_hangs_costs_one_attempt(
     stage.lake.assert_clean()
 
 
+def test_a_child_that_takes_no_call_is_killed(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that does not fit between the two processes."""
+    monkeypatch.setattr(supervisor, "ANSWER_S", 1.0)
+    child = stage.begin("one")
+    os.kill(child.pid, signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as threads:
+        call = threads.submit(child.call, "file", "x" * 4_000_000)
+        assert isinstance(call.exception(LIMIT_S), ChildEnded)
+    await_that(lambda: child.end == "it takes no calls", lambda: child.end)
+    stage.children.drop("one")
+
+
+def test_a_child_can_be_killed_when_the_fork_server_has_ended(stage: Stage) -> None:
+    """The server ends when it cannot fork; then nothing says how its children end."""
+    child = stage.begin("one")
+    server = vars(multiprocessing.forkserver._forkserver)["_forkserver_pid"]
+    os.kill(server, signal.SIGKILL)
+    await_that(lambda: not alive(server), "its end")
+    stage.children.begin(Tenant("team-b"), "two", lambda: None).call("file", "none")
+    assert child.call("file", "none").result is False
+    os.kill(child.pid, signal.SIGSTOP)  # it does not end by itself
+    child.kill("a test")
+    await_that(lambda: not alive(child.pid) and child.end == "a test", lambda: child.end)
+    for job in ("one", "two"):
+        stage.children.drop(job)
+
+
+def _no_descriptor(*_: object) -> Any:
+    raise OSError("Too many open files")
+
+
+def test_without_descriptors_a_job_has_an_application(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vars(stage.children)["_context"], "Pipe", _no_descriptor)
+    status = stage.run(stage.lake.compaction("Major"))
+    assert (status.phase, status.attempt) == (Phase.SUCCEEDED, 1), status
+    assert len(stage.spark.started) == 1
+
+
+def test_a_job_for_which_there_is_no_thread_has_an_application(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, call = stage.begin("one"), Child.call
+
+    def without(self: Child, name: str, *arguments: Any, **more: Any) -> Answer:
+        if name == "start":
+            raise OutOfMemory("no thread")
+        return call(self, name, *arguments, **more)
+
+    monkeypatch.setattr(Child, "call", without)
+    status = stage.run(stage.lake.compaction("Major"))
+    assert (status.phase, status.attempt) == (Phase.SUCCEEDED, 1), status
+    assert len(stage.spark.started) == 1
+    assert stage.child is other
+    assert not other.retired
+    stage.children.drop("one")
+
+
+def test_many_jobs_at_once_are_done_within_the_least_memory(tmp_path: Path) -> None:
+    """Each waits for its turn in a thread of its own."""
+    with staged(tmp_path / "first", Bounds(LEAST_MEMORY, 60.0)) as stage:
+
+        def run(number: int) -> tuple[Phase, int, int]:
+            lake = quick_lake.make(tmp_path / str(number))
+            lake.count += 1000 * number  # other names
+            own = Stage(lake, stage.children)
+            status = own.run(lake.update("id < 12", v="v + 1"))
+            return status.phase, status.attempt, len(own.spark.started)
+
+        with ThreadPoolExecutor(24) as threads:
+            found = list(threads.map(run, range(1, 25)))
+        assert found == [(Phase.SUCCEEDED, 1, 0)] * 24
+
+
 def test_an_operator_that_dies_leaves_no_child(tmp_path: Path) -> None:
     """It is killed, and says nothing to them."""
     script = (
@@ -309,6 +427,29 @@ def test_an_idle_child_ends_and_another_one_takes_its_place(stage: Stage) -> Non
     await_that(lambda: first.end == "it was idle", lambda: first.end)
     assert stage.begin("two") is not first
     stage.children.drop("two")
+
+
+def test_an_idle_child_ends_without_descriptors_too(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = stage.begin("one")
+    stage.children.drop("one")
+    with monkeypatch.context() as patched:
+        patched.setattr(Pipe, "hang_up", _no_descriptor)
+        stage.children.look(later_s=601.0)
+        await_that(lambda: child.end == "it was idle", lambda: child.end)
+
+
+def test_what_an_owner_leaves_is_stopped(stage: Stage) -> None:
+    children = stage.children
+    child = children.begin(TENANT, "one", lambda: None, "an owner")
+    children.begin(TENANT, "two", lambda: None, "another one")
+    children.leave("an owner")
+    assert child.jobs == {"two"}
+    assert children.of_owner("an owner") == []
+    stage.kill()
+    children.leave("another one")
+    assert not child.jobs
 
 
 def test_a_child_with_a_job_is_not_idle(stage: Stage) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,11 +20,15 @@ from support.cluster.operator_thread import (
 from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
 from support.lake.lake import batch
-from support.waiting import await_that
+from support.lake.rows import id_in, plus
+from support.waiting import LIMIT_S, await_that
 from tandem.jobs.runner import SMALL_BYTES
 from tandem.kube import operator as operator_module
+from tandem.kube.children.supervisor import Children
 from tandem.kube.client.api import Api
 from tandem.kube.runtime.slots import JobLimits
+from tandem.operations.machine.events import Effect, Event, Point, StopRequest
+from tandem.operations.session.session import Session
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster
@@ -139,3 +144,101 @@ def test_without_a_spark_operator_small_work_succeeds(
         await_that(watches, "a watch of SparkApplications")
         space.compaction("again", "t", type="Major")
         space.await_phase("TableCompaction", "again", "Succeeded")
+
+
+def _fails(effect: Effect, perform: Callable[[], Event]) -> Event:
+    if effect.point is Point.RECONCILE:
+        raise RuntimeError("the test")
+    return perform()
+
+
+def test_what_an_earlier_operator_reported_of_an_application_stays(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """The next one finds the result, and never asks for the job."""
+    space = Resources(cluster, cluster.namespace("earlier"))
+    settings = quick_settings(cluster, space.namespace, small_job_bytes=1)
+    jobs, lake = HeldJobs(), quick_lake.make(tmp_path)
+    with operating(settings, jobs, _fails):
+        space.table("t", lake.location)
+        space.await_reason("LakeTable", "t", "Adopted")
+        space.compaction("c", "t", type="Major")
+        before = space.await_reason("TableCompaction", "c", "InternalError")
+    assert before["application"] == jobs.started[0]
+    with operating(settings, jobs):
+        status = space.await_phase("TableCompaction", "c", "Succeeded")
+    assert status["application"] == jobs.started[0]
+    assert len(jobs.started) == 1
+
+
+def test_a_job_whose_operation_is_given_up_leaves_its_child(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clean-up of a deleted operation is tried once. A child that kept its job would never be
+    idle."""
+    made: list[Children] = []
+
+    class Known(Children):
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            super().__init__(*arguments, **more)
+            made.append(self)
+
+    monkeypatch.setattr(operator_module, "Children", Known)
+    space = Resources(cluster, cluster.namespace("gives-up"))
+    settings = quick_settings(cluster, space.namespace, small_job_bytes=SMALL_BYTES)
+    begun = False
+
+    def fails(effect: Effect, perform: Callable[[], Event]) -> Event:
+        nonlocal begun
+        begun |= effect.point is Point.RECONCILE
+        if begun:
+            raise RuntimeError("the test")
+        return perform()
+
+    lake = quick_lake.make(tmp_path)
+    with operating(settings, HeldJobs(), fails, spark=True):
+        space.table("t", lake.location)
+        space.await_reason("LakeTable", "t", "Adopted")
+        space.update("u", "t", "id < 12", {"v": "v + 1"})
+        space.await_reason("TableUpdate", "u", "InternalError")
+        [child] = made[0].living()
+        assert child.jobs
+        space.delete("TableUpdate", "u")
+        space.await_gone("TableUpdate", "u")
+        await_that(lambda: not child.jobs, lambda: child.jobs)
+        assert not child.end
+
+
+def test_the_end_of_an_operator_costs_no_attempt(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its processes have done is lost, as after Ctrl-C: the attempt ends as if it had not
+    begun."""
+    space = Resources(cluster, cluster.namespace("restart"))
+    reached, asked = threading.Event(), threading.Event()
+    request_stop = Session.request_stop
+
+    def ask(session: Session, request: StopRequest) -> None:
+        request_stop(session, request)
+        asked.set()
+
+    def hold(effect: Effect, perform: Callable[[], Event]) -> Event:
+        if effect.point is Point.RECONCILE and not reached.is_set():
+            reached.set()
+            assert asked.wait(LIMIT_S)
+        return perform()
+
+    monkeypatch.setattr(Session, "request_stop", ask)
+    settings = quick_settings(cluster, space.namespace, small_job_bytes=SMALL_BYTES)
+    with operating(settings, HeldJobs(), hold, spark=True):
+        lake = quick_lake.make(tmp_path)
+        space.table("t", lake.location)
+        space.await_reason("LakeTable", "t", "Adopted")
+        space.update("u", "t", "id < 12", {"v": "v + 1"}, backoffLimit=0)
+        assert reached.wait(LIMIT_S)
+        rows = lake.by_tandem()
+    with operating(settings, HeldJobs(), spark=True):
+        space.await_phase("TableUpdate", "u", "Succeeded", "Failed")
+        assert space.status("TableUpdate", "u")["phase"] == "Succeeded"
+    lake.assert_rows(plus(rows, id_in(range(12)), 1))
+    lake.assert_clean()

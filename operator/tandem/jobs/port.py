@@ -72,7 +72,10 @@ class Jobs(Protocol):
         """Whether the job runs, or it is known how it ended."""
         ...
 
-    def poll(self, key: JobKey, round_: int) -> RoundState: ...
+    def poll(self, key: JobKey, round_: int) -> RoundState:
+        """How far a round is. Starts a job that waits for its slot. Raises: as `start`, if it
+        does."""
+        ...
 
     def result(self, key: JobKey, round_: int) -> JobResult | None:
         """The result of a round. Raises: ManifestInvalid."""

@@ -10,8 +10,10 @@ import os
 import resource
 import signal
 import threading
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any, Final
@@ -31,14 +33,10 @@ LEAST_MEMORY: Final = 256 << 20
 _CALLS_AT_ONCE: Final = 8
 _JOBS_AT_ONCE: Final = 2
 """Their rows share the bound of memory."""
-_STACK: Final = 1 << 20
+_STACK: Final = 2 << 20
 """Of a thread. The usual eight megabytes count against the bound also where they are not used: a
 dozen threads would take half of the least one."""
-
-
 _BUG: Final = "a bug: please report it"
-_NO_THREAD: Final = "can't start new thread"
-"""What Python says if there is no memory for a thread's stack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +54,18 @@ def main(connection: Connection, bounds: Bounds, environ: Mapping[str, str]) -> 
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if bounds.memory is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (bounds.memory, resource.RLIM_INFINITY))
-    threading.stack_size(_STACK)
     os.environ.clear()
     os.environ.update(environ)
-    _Child(Pipe(connection), bounds).serve()
-    # Threads of jobs may wait for a store that does not answer.
-    os._exit(0)
+    threading.stack_size(_STACK)
+    code = 1
+    try:
+        _Child(Pipe(connection), bounds).serve()
+        code = 0
+    except Exception:  # noqa: BLE001 - shown, since the process ends at once
+        traceback.print_exc()
+    finally:
+        # Threads of jobs may wait for a store that does not answer.
+        os._exit(code)
 
 
 class _Child:
@@ -92,7 +96,8 @@ class _Child:
             try:
                 call = self._pipe.receive_call()
             except InvalidCall as error:
-                self._answer_with(Answer(error.number, error=JobFailed(_BUG, found=str(error))))
+                answer = Answer(error.number, error=JobFailed(_BUG, found=str(error)))
+                self._send(partial(self._pipe.send_answer, answer, ""))
             except (EOFError, OSError):
                 return
             else:
@@ -104,23 +109,24 @@ class _Child:
 
     def _answer(self, call: Call) -> None:
         try:
+            answer = self._found(call)
+            self._send(lambda: self._pipe.send_answer(answer, call.name))
+        except MemoryError:
+            # The operator would wait for an answer, or a job for what it was asked.
+            os._exit(1)
+
+    def _found(self, call: Call) -> Answer:
+        try:
             found = self._does[call.name](*call.arguments)
         except TandemError as error:
-            answer = Answer(call.number, error=error)
+            return Answer(call.number, error=error)
+        except MemoryError:
+            raise
         except Exception as error:  # noqa: BLE001 - the boundary of a process: reported, not lost
-            answer = Answer(call.number, error=_described(error))
-        else:
-            content = found if isinstance(found, bytes) else None
-            result = found is not None if call.name == "file" else found
-            answer = Answer(call.number, result, content)
-        self._answer_with(answer, call.name)
-
-    def _answer_with(self, answer: Answer, call: str = "") -> None:
-        try:
-            self._send(lambda: self._pipe.send_answer(answer, call))
-        except MemoryError as error:  # nothing of it was sent
-            instead = Answer(answer.number, error=_described(error))
-            self._send(lambda: self._pipe.send_answer(instead, call))
+            text = f"{type(error).__name__}: {error}"
+            return Answer(call.number, error=JobFailed(_BUG, found=text))
+        content = found if isinstance(found, bytes) else None
+        return Answer(call.number, found is not None if call.name == "file" else found, content)
 
     def _changed(self, job: str) -> None:
         self._send(lambda: self._pipe.send_change(job))
@@ -148,7 +154,12 @@ class _Child:
         key = JobKey(request.name, request.operation_id, request.attempt, store)
         with self._lock:
             self._keys[request.name] = key
-        self._jobs.start(key, request, spec)
+        try:
+            self._jobs.start(key, request, spec)
+        except RuntimeError as error:
+            with self._lock:
+                del self._keys[request.name]
+            raise OutOfMemory("there is no thread for the job", found=str(error)) from error
 
     def _poll(self, name: str, round_: int) -> RoundState:
         return self._jobs.poll(self._keys[name], round_)
@@ -170,10 +181,3 @@ class _Child:
             key = self._keys.pop(name, None)
         if key is not None:
             self._jobs.stop(key)
-
-
-def _described(error: Exception) -> TandemError:
-    text = f"{type(error).__name__}: {error}".removesuffix(": ")
-    if isinstance(error, MemoryError) or _NO_THREAD in text:
-        return OutOfMemory("the process that does small jobs has no memory left", found=text)
-    return JobFailed(_BUG, found=text)

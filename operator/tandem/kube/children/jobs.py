@@ -46,6 +46,7 @@ class ClusterJobs:
         tenant: whose table it is, as of now: its Secret may be renewed while an operation waits.
             None if that is not known: no job is begun in a child then.
         changed: called, in any thread, when a job in a child has something new to say.
+        owner: of the jobs, as of `Children.leave`.
     """
 
     def __init__(
@@ -55,7 +56,9 @@ class ClusterJobs:
         spark: Jobs,
         rules: SmallJobRules,
         changed: Callable[[], None],
+        owner: str = "",
     ) -> None:
+        self._owner = owner
         self._children = children
         self._tenant = tenant
         self._spark = spark
@@ -100,9 +103,13 @@ class ClusterJobs:
             return
         self._started[key.name] = request, spec
         try:
-            child = self._children.begin(tenant, key.name, self._job_changed)
+            child = self._children.begin(tenant, key.name, self._job_changed, self._owner)
             child.call("start", request, spec)
-        except (ChildEnded, JobFailed, OutOfMemory) as error:  # it was not begun
+        except OutOfMemory as error:
+            # It was not begun. Those that were may have all that they need.
+            self._distrust(key, None, str(error))
+            self._pass_on(key)
+        except (ChildEnded, JobFailed) as error:
             self._distrust(key, self._children.of(key.name), str(error))
             self._pass_on(key)
         except BaseException:
@@ -215,12 +222,15 @@ class ClusterJobs:
         self._children.drop(key.name)
 
     def _start_on_spark(self, key: JobKey) -> RoundState:
-        """Only called while there is a slot for it."""
+        """Only called while there is a slot for it. Raises: as `start`."""
         request, spec = self._passed_on[key.name]
         try:
             self._spark.start(key, request, spec)
-        except (InvalidSpec, JobRefused) as error:
-            return RoundState(JobStatus(JobPhase.FAILED, str(error), reason=error.reason))
+        except (InvalidSpec, JobRefused):
+            # The next plan is for Spark from the start: it waits before it takes its locks.
+            self._children.suits_not(key.operation_id, None)
+            self._passed_on.pop(key.name, None)
+            raise
         self._passed_on.pop(key.name, None)
         self._on_spark.add(key.name)
         return RoundState(JobStatus(JobPhase.STARTING))

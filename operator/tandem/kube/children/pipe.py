@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import socket
+import struct
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
@@ -81,29 +82,54 @@ class Pipe:
 
     Args:
         most_bytes: of a frame that is received; a longer one ends the connection. None for any.
+        send_s: how long the other side may take nothing of what is sent; None for any time.
     """
 
-    def __init__(self, connection: Connection, most_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        most_bytes: int | None = None,
+        send_s: float | None = None,
+    ) -> None:
         self._connection = connection
         self._most_bytes = most_bytes
         self._sending = threading.Lock()
+        self._closing = threading.Lock()
+        """What uses the descriptor's number beside the one that receives: after `close` the number
+        may be that of another connection."""
+        if send_s is not None:
+            seconds, rest = divmod(send_s, 1)
+            with self._socket() as own:
+                own.setsockopt(
+                    socket.SOL_SOCKET,
+                    socket.SO_SNDTIMEO,
+                    struct.pack("ll", int(seconds), int(rest * 1e6)),
+                )
+
+    def _socket(self) -> socket.socket:
+        return socket.fromfd(self._connection.fileno(), socket.AF_UNIX, socket.SOCK_STREAM)
 
     def hang_up(self) -> None:
-        """Both sides find the end, also one that is waiting in a thread to receive."""
-        with (
-            suppress(OSError),
-            socket.fromfd(self._connection.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as own,
-        ):
-            own.shutdown(socket.SHUT_RDWR)
+        """Both sides find the end, also one that is waiting in a thread to receive.
+
+        Raises: OSError if there is no descriptor left to do it with.
+        """
+        with self._closing:
+            if self._connection.closed:
+                return
+            with self._socket() as own, suppress(OSError):  # the other side is gone
+                own.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """To be called by the side that receives, after the end."""
-        self._connection.close()
+        """To be called by the side that receives, after the end of the other side, or after
+        `hang_up`: those that send find it then, and go first."""
+        with self._sending, self._closing:
+            self._connection.close()
 
     # The operator's side
 
     def send_call(self, call: Call) -> None:
-        """Raises: OSError if the other side is gone."""
+        """Raises: OSError if the other side is gone, or takes nothing for too long."""
         arguments = CALLS[call.name].arguments.dump_python(
             call.arguments, mode="json", by_alias=True
         )

@@ -21,16 +21,18 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from signal import Signals
+from signal import SIGKILL, Signals
 from typing import Any, Final
 
 import structlog
 
+from tandem.errors import TandemError
 from tandem.kube.children import child as child_process
 from tandem.kube.children.child import Bounds
 from tandem.kube.children.pipe import Answer, Call, Pipe
 from tandem.kube.children.tenants import Tenant, environment
 from tandem.kube.metrics.collectors import Metrics
+from tandem.spark.runtime.control import alive
 from tandem.turns import locked, waiting
 
 _log = structlog.get_logger("tandem.kube.children")
@@ -47,6 +49,9 @@ _FULL: Final = 0.9
 is killed as a whole."""
 _TEMPLATE: Final = "tandem.kube.children.template"
 _END_S: Final = 5.0
+_UNKNOWN: Final = 255
+"""The exit code of a process of which it is not known how, or even whether, it ended: the fork
+server, which is its parent, has ended."""
 _MOST_KNOWN: Final = 10_000
 _FRAME: Final = 1 << 30
 """Bytes that a child may say at once: the operator holds them in memory. Files of the result of a
@@ -134,11 +139,25 @@ class Child:
     def close(self) -> None:
         """Let it end: it does nothing for any operation."""
         self._killed_for = self._killed_for or "it was idle"
-        self._pipe.hang_up()
+        try:
+            self._pipe.hang_up()
+        except OSError:  # no descriptor is left
+            self._kill()
 
     def kill(self, why: str) -> None:
         self._killed_for = self._killed_for or why
+        self._kill()
+
+    def _kill(self) -> None:
         self._process.kill()
+        if self._lives_unseen:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, SIGKILL)
+
+    @property
+    def _lives_unseen(self) -> bool:
+        """Whether it lives although it counts as ended, since the fork server has ended."""
+        return not self._end and self._process.exitcode == _UNKNOWN and alive(self.pid)
 
     def _read(self) -> None:
         try:
@@ -156,8 +175,8 @@ class Child:
         except Exception as error:  # noqa: BLE001 - whatever a process that was taken over may say
             self.kill(f"what it said is no answer: {error}")
         self._process.join(_END_S)
-        if self._process.is_alive():
-            self._process.kill()
+        if self._process.is_alive() or self._lives_unseen:
+            self._kill()
             self._process.join(_END_S)
         end = self._killed_for or _how(self._process.exitcode)
         with self._lock:
@@ -167,12 +186,16 @@ class Child:
         for answer in left:
             answer.set_exception(ChildEnded(end))
         with suppress(OSError):
+            self._pipe.hang_up()  # so that none goes on sending to a process that cannot be killed
+        with suppress(OSError):
             self._pipe.close()
         for job in list(self.jobs):
             self._changed(job)
 
 
 def _how(code: int | None) -> str:
+    if code == _UNKNOWN:
+        return "its process ended"
     if code is not None and code < 0:
         signals = {number.value: number.name for number in Signals}  # some have no name
         return f"its process was killed by {signals.get(-code, f'signal {-code}')}"
@@ -218,9 +241,10 @@ class PodMemory:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Where a job is, and what to call when it has something new to say."""
+    """Where a job is, whose it is, and what to call when it has something new to say."""
 
     child: Child
+    owner: str
     changed: Callable[[], None]
 
 
@@ -278,27 +302,35 @@ class Children:
         if child is not None:
             self._retire(child)
 
-    def begin(self, tenant: Tenant, job: str, changed: Callable[[], None]) -> Child:
+    def begin(
+        self, tenant: Tenant, job: str, changed: Callable[[], None], owner: str = ""
+    ) -> Child:
         """The tenant's child, for a job. `changed` is called, in any thread, when the job has
-        something new to say. Raises: ChildEnded if none can be begun."""
+        something new to say; `owner` is for `leave`. Raises: ChildEnded if none can be begun."""
+        known = changed, owner
         with locked(self._beginning):
-            if (child := self._taken(tenant, job, changed)) is not None:
+            if (child := self._taken(tenant, job, *known)) is not None:
                 return child
             begun = self._begun(tenant)
             with self._lock:
+                closed = self._closed
                 self._children[tenant] = begun
-            if self._taken(tenant, job, changed) is None:
+            if closed:  # which has not seen it
+                begun.kill("the operator has ended")
+            if self._taken(tenant, job, *known) is None:
                 raise ChildEnded(begun.end)
             return begun
 
-    def _taken(self, tenant: Tenant, job: str, changed: Callable[[], None]) -> Child | None:
+    def _taken(
+        self, tenant: Tenant, job: str, changed: Callable[[], None], owner: str
+    ) -> Child | None:
         """The tenant's child, which has the job from now on; None if it has none that lives."""
         with self._lock:
             child = self._children.get(tenant)
             if child is None or child.end:
                 return None
             child.jobs.add(job)
-            self._jobs[job] = _Known(child, changed)
+            self._jobs[job] = _Known(child, owner, changed)
             return child
 
     def of(self, job: str) -> Child | None:
@@ -318,6 +350,20 @@ class Children:
             child.idle_since_s = time.monotonic()
         if child.retired and not child.jobs:
             child.close()
+
+    def of_owner(self, owner: str) -> list[str]:
+        """The jobs of an owner that were begun and not dropped."""
+        with self._lock:
+            return [job for job, known in self._jobs.items() if known.owner == owner]
+
+    def leave(self, owner: str) -> None:
+        """Stop and drop the jobs of an owner that has ended without doing so."""
+        for job in self.of_owner(owner):
+            child = self.of(job)
+            if child is not None:
+                with suppress(ChildEnded, TandemError):
+                    child.call("stop", job)
+            self.drop(job)
 
     async def watch(self) -> None:
         """End idle children, and the largest one when memory runs short, until cancelled."""
@@ -344,6 +390,10 @@ class Children:
             child.close()
         living = self.living()
         if living and self._pod.share() >= _FULL:
+            if unused := [child for child in living if not child.jobs]:
+                for child in unused:
+                    self._retire(child)
+                return
             largest = max(living, key=lambda child: child.memory)
             _log.warning("killed a child", namespace=largest.tenant.namespace, why="memory")
             largest.kill("it was the largest process when the pod's memory ran short")
@@ -378,7 +428,10 @@ class Children:
     def _begun(self, tenant: Tenant) -> Child:
         if self._closed:
             raise ChildEnded("the operator ends")
-        ours, theirs = self._context.Pipe()
+        try:
+            ours, theirs = self._context.Pipe()
+        except OSError as error:
+            raise ChildEnded(f"no process could be begun: {error}") from error
         process = self._context.Process(
             target=child_process.main,
             args=(theirs, self._bounds, environment(tenant, self._own)),
@@ -388,14 +441,16 @@ class Children:
         try:
             with waiting():
                 process.start()
-        except (OSError, EOFError) as error:
+            most_bytes = min(_FRAME, self._bounds.memory or _FRAME)
+            pipe = Pipe(ours, most_bytes, ANSWER_S)
+            child = Child(tenant, process, pipe, self._job_changed)
+        except (OSError, EOFError, RuntimeError) as error:  # the last: no thread for it
             ours.close()
             raise ChildEnded(f"no process could be begun: {error}") from error
         finally:
             theirs.close()
         self._metrics.children_started.count()
-        most_bytes = min(_FRAME, self._bounds.memory or _FRAME)
-        return Child(tenant, process, Pipe(ours, most_bytes), self._job_changed)
+        return child
 
     def _job_changed(self, job: str) -> None:
         known = self._jobs.get(job)

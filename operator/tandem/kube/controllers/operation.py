@@ -55,6 +55,8 @@ _log = structlog.get_logger("tandem.kube.controllers.operation")
 _FINALIZER_S = 15.0
 _LOOK_AGAIN_S = 5.0
 _AFTER_BUG_S = 10.0
+_INTERRUPT_S = 8.0
+"""How long an attempt may take to end that the end of the operator interrupts."""
 
 
 class StopSignal(Protocol):
@@ -82,6 +84,9 @@ class OperationController:
         self._began_on = ("", "")
         self._moved_to = ""
         self._was_suspended = False
+        self._interrupted = False
+        self._left = asyncio.Event()
+        """Set when no session is under way any more."""
         self._reported: OperationStatus | None = None
         self._log_context = LogContext(
             *self._key,
@@ -156,7 +161,21 @@ class OperationController:
             # locks, which would otherwise be held as long as this process lives.
             self._signals.wake.set()
         else:
+            await self._interrupt()
             self._signals.leave()
+
+    async def _interrupt(self) -> None:
+        """What a child of this process has done is lost with it: end the attempt as if it had not
+        begun, so that it counts for nothing, unless that takes long."""
+        session, children = self._session, self._context.children
+        if session is None or children is None or not children.of_owner(self._uid):
+            return
+        self._interrupted = True
+        session.request_stop(StopRequest.INTERRUPT)
+        self._signals.wake.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_INTERRUPT_S):
+                await self._left.wait()
 
     @property
     def _is_gone(self) -> bool:
@@ -237,17 +256,21 @@ class OperationController:
                 await self._await_finalizer()
             while not self._signals.leaving and self._context.may_write():
                 if self._deleted and not (self._has_begun or self._inherited):
-                    return
+                    break
                 self._signals.wake.clear()
                 end = await self._turn()
                 if end is not None:
                     await self._end(end)
-                    return
+                    break
                 if self._give_up:
-                    return
+                    break
         finally:
             for end_watch in ends:
                 end_watch()
+        children = self._context.children
+        if not self._signals.leaving and children is not None and children.of_owner(self._uid):
+            # No session is left that would stop it, and its child would never be idle.
+            await asyncio.to_thread(children.leave, self._uid)
 
     async def _await_finalizer(self) -> None:
         """Wait for our finalizer before any effect, since without it we could not clean up; go on
@@ -414,7 +437,11 @@ class OperationController:
             self._session = None
             # Left or ended: the next session may take the attempt over.
             session.close()
+            self._left.set()
         ending = session.ending
+        if self._interrupted and ending is not None and ending.reason is Reason.INTERRUPTED:
+            self._signals.leave()
+            return None
         status = self._reporter.as_of_now(finish(session, resource, ports), retry)
         moved_to = self._moved_to or self._new_location()
         if moved_to and status.phase in (Phase.SUCCEEDED, Phase.SUPERSEDED):
@@ -457,7 +484,8 @@ class OperationController:
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._signals.wake.set)
 
-        jobs = ClusterJobs(context.children, tenant, spark, context.small_jobs, changed)
+        rules, uid = context.small_jobs, self._uid
+        jobs = ClusterJobs(context.children, tenant, spark, rules, changed, uid)
         self._reporter.has_application = jobs.has_application
         return jobs
 

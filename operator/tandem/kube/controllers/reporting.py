@@ -240,9 +240,11 @@ class Reporter:
         application = None
         if status.attempt and status.operation_id:
             name = job_name(acting or status.operation_id, status.attempt)
-            # Not every attempt has a job: it may end with its plan, or with a bad template.
-            if status.phase is Phase.RUNNING or self.last.application == name:
-                application = name if self.has_application(name) else None
+            # Not every attempt has a job: it may end with its plan, or with a bad template. What an
+            # earlier process has reported stays.
+            known = self.last.application == name
+            if known or (status.phase is Phase.RUNNING and self.has_application(name)):
+                application = name
         return _seen(status, generation).model_copy(
             update={
                 "observed_retry": answered or self.last.observed_retry,

@@ -399,7 +399,14 @@ class Performer:
 
     def _poll_job(self, effect: Effect, _state: OperationState) -> Event:
         now_ms = self._ports.clock.now_ms()
-        found = job_control.poll(self.work, self._ports.jobs, effect.attempt, effect.round, now_ms)
+        jobs = self._ports.jobs
+        try:
+            found = job_control.poll(self.work, jobs, effect.attempt, effect.round, now_ms)
+        except (InvalidSpec, JobRefused, SparkMissing) as error:
+            return self._start_refused(effect, error)  # of a job that has waited for its slot
+        except Unreachable:
+            self._unsure.add(effect.attempt)  # likewise
+            raise
         if self.work.exclusive and isinstance(found, JobRunning):
             return self._yield_to_commits() or self._yield_to_locks() or found
         return found

@@ -226,6 +226,7 @@ class InProcessJobs:
         return JobPlace.HERE
 
     def start(self, key: JobKey, request: JobRequest, spec: JobSpec) -> None:
+        """Also raises RuntimeError if there is no thread for the job."""
         with self._lock:
             if key.name in self._jobs:
                 return
