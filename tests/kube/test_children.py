@@ -36,8 +36,8 @@ from tandem.jobs.runner import SMALL_BYTES, JobRequest
 from tandem.kube.children import supervisor
 from tandem.kube.children.child import LEAST_MEMORY, Bounds
 from tandem.kube.children.jobs import ClusterJobs, SmallJobRules
-from tandem.kube.children.pipe import Answer, Call, Pipe
-from tandem.kube.children.supervisor import Child, ChildEnded, Children, PodMemory
+from tandem.kube.children.pipe import ChildAnswer, ChildCall, Pipe
+from tandem.kube.children.supervisor import ChildEnded, ChildProcess, ChildProcesses, PodMemory
 from tandem.kube.children.tenants import Tenant, environment, may_read
 from tandem.kube.metrics.collectors import Metrics
 from tandem.operations.machine.events import Effect, Event, Point
@@ -56,7 +56,7 @@ class Stage:
     """A table, children, and jobs that run as those of other processes do when they need Spark."""
 
     lake: QuickLake
-    children: Children
+    children: ChildProcesses
     spark: QuickJobs = field(default_factory=QuickJobs)
     changes: threading.Event = field(default_factory=threading.Event)
 
@@ -76,11 +76,11 @@ class Stage:
         return self.lake.run(operation, interceptor=interceptor, ports=ports)
 
     @property
-    def child(self) -> Child:
+    def child(self) -> ChildProcess:
         [child] = self.children.living()
         return child
 
-    def begin(self, job: str) -> Child:
+    def begin(self, job: str) -> ChildProcess:
         child = self.children.begin(TENANT, job, lambda: None)
         child.call("file", "none")
         return child
@@ -95,7 +95,7 @@ class Stage:
 
 @contextmanager
 def staged(folder: Path, bounds: Bounds) -> Iterator[Stage]:
-    children = Children(bounds, Metrics())
+    children = ChildProcesses(bounds, Metrics())
     lake = quick_lake.make(folder)
     lake.backoff_limit = 1
     try:
@@ -298,7 +298,7 @@ def test_a_child_that_hangs_costs_one_attempt(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "ANSWER_S", 1.0)
-    seen: list[Child] = []
+    seen: list[ChildProcess] = []
 
     def freeze() -> None:
         seen.append(stage.child)
@@ -356,14 +356,14 @@ def test_without_descriptors_a_job_has_an_application(
 def test_a_job_for_which_there_is_no_thread_has_an_application(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other, call = stage.begin("one"), Child.call
+    other, call = stage.begin("one"), ChildProcess.call
 
-    def without(self: Child, name: str, *arguments: Any, **more: Any) -> Answer:
+    def without(self: ChildProcess, name: str, *arguments: Any, **more: Any) -> ChildAnswer:
         if name == "start":
             raise OutOfMemory("no thread")
         return call(self, name, *arguments, **more)
 
-    monkeypatch.setattr(Child, "call", without)
+    monkeypatch.setattr(ChildProcess, "call", without)
     status = stage.run(stage.lake.compaction("Major"))
     assert (status.phase, status.attempt) == (Phase.SUCCEEDED, 1), status
     assert len(stage.spark.started) == 1
@@ -391,13 +391,13 @@ def test_many_jobs_at_once_are_done_within_the_least_memory(tmp_path: Path) -> N
 def test_an_operator_that_dies_leaves_no_child(tmp_path: Path) -> None:
     """It is killed, and says nothing to them."""
     script = (
-        "from tandem.kube.children.supervisor import Children\n"
+        "from tandem.kube.children.supervisor import ChildProcesses\n"
         "from tandem.kube.children.child import Bounds\n"
         "from tandem.kube.children.tenants import Tenant\n"
         "from tandem.kube.metrics.collectors import Metrics\n"
         "import sys, signal\n"
         "if __name__ == '__main__':\n"
-        "    child = Children(Bounds(), Metrics()).begin(Tenant('a'), 'job', lambda: None)\n"
+        "    child = ChildProcesses(Bounds(), Metrics()).begin(Tenant('a'), 'job', lambda: None)\n"
         "    child.call('file', 'none')\n"
         "    print(child.pid, flush=True)\n"
         "    signal.pause()\n"
@@ -414,7 +414,7 @@ def test_an_operator_that_dies_leaves_no_child(tmp_path: Path) -> None:
         await_that(lambda: not alive(pid), "its end")
 
 
-# Children
+# The processes
 
 
 def test_an_idle_child_ends_and_another_one_takes_its_place(stage: Stage) -> None:
@@ -487,7 +487,7 @@ def test_the_largest_child_ends_when_memory_runs_short(
         (tmp_path / "memory.max").write_text(f"{limit}\n")
         (tmp_path / "memory.current").write_text(f"{used}\n")
         (tmp_path / "memory.stat").write_text(f"anon 1\ninactive_file {cached}\n")
-    children = Children(Bounds(), Metrics(), pod=PodMemory(tmp_path))
+    children = ChildProcesses(Bounds(), Metrics(), pod=PodMemory(tmp_path))
     try:
         child = children.begin(TENANT, "job", lambda: None)
         child.call("file", "none")
@@ -532,7 +532,7 @@ def test_a_child_that_says_something_else_is_killed(frame: bytes) -> None:
     ours, theirs = multiprocessing.Pipe()
     process = _Process()
     changed: list[str] = []
-    child = Child(TENANT, process, Pipe(ours), changed.append)  # type: ignore[arg-type]
+    child = ChildProcess(TENANT, process, Pipe(ours), changed.append)  # type: ignore[arg-type]
     child.jobs.add("job")
     calling = threading.Thread(target=lambda: _raises(child))
     calling.start()
@@ -547,15 +547,15 @@ def test_a_child_that_says_something_else_is_killed(frame: bytes) -> None:
 def test_an_error_arrives_as_it_is() -> None:
     ours, theirs = multiprocessing.Pipe()
     told = Pipe(theirs)
-    told.send_answer(Answer(3, error=InvalidSpec("no", resource="r", found="f")), "start")
+    told.send_answer(ChildAnswer(3, error=InvalidSpec("no", resource="r", found="f")), "start")
     answer = Pipe(ours).receive_answer({3: "start"})
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, ChildAnswer)
     assert isinstance(answer.error, InvalidSpec)
     assert str(answer.error) == str(InvalidSpec("no", resource="r", found="f"))
-    told.send_answer(Answer(4, True, b"a\nb"), "file")
-    assert Pipe(ours).receive_answer({4: "file"}) == Answer(4, True, b"a\nb")
-    Pipe(ours).send_call(Call(5, "poll", ("job", 2)))
-    assert told.receive_call() == Call(5, "poll", ("job", 2))
+    told.send_answer(ChildAnswer(4, True, b"a\nb"), "file")
+    assert Pipe(ours).receive_answer({4: "file"}) == ChildAnswer(4, True, b"a\nb")
+    Pipe(ours).send_call(ChildCall(5, "poll", ("job", 2)))
+    assert told.receive_call() == ChildCall(5, "poll", ("job", 2))
 
 
 def test_every_kind_of_error_arrives() -> None:
@@ -567,9 +567,9 @@ def test_every_kind_of_error_arrives() -> None:
             continue
         wants = signature(kind).parameters
         error = kind("why", **{name: value for name, value in wanting.items() if name in wants})
-        Pipe(theirs).send_answer(Answer(1, error=error), "start")
+        Pipe(theirs).send_answer(ChildAnswer(1, error=error), "start")
         answer = Pipe(ours).receive_answer({1: "start"})
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, ChildAnswer)
         assert isinstance(answer.error, TandemError)
         assert (answer.error.reason, str(answer.error)) == (error.reason, str(error))
 
@@ -697,7 +697,7 @@ def test_whose_sources_a_child_reads(
     assert may_read(job, tenant, bounded=bounded, trusted=trusted) is here
 
 
-def _raises(child: Child) -> None:
+def _raises(child: ChildProcess) -> None:
     with pytest.raises(ChildEnded):
         child.call("poll", "job", 0)
 

@@ -24,7 +24,7 @@ from support.lake.rows import id_in, plus
 from support.waiting import LIMIT_S, await_that
 from tandem.jobs.runner import SMALL_BYTES
 from tandem.kube import operator as operator_module
-from tandem.kube.children.supervisor import Children
+from tandem.kube.children.supervisor import ChildProcesses
 from tandem.kube.client.api import Api
 from tandem.kube.runtime.slots import JobLimits
 from tandem.operations.machine.events import Effect, Event, Point, StopRequest
@@ -176,14 +176,14 @@ def test_a_job_whose_operation_is_given_up_leaves_its_child(
 ) -> None:
     """The clean-up of a deleted operation is tried once. A child that kept its job would never be
     idle."""
-    made: list[Children] = []
+    made: list[ChildProcesses] = []
 
-    class Known(Children):
+    class Known(ChildProcesses):
         def __init__(self, *arguments: Any, **more: Any) -> None:
             super().__init__(*arguments, **more)
             made.append(self)
 
-    monkeypatch.setattr(operator_module, "Children", Known)
+    monkeypatch.setattr(operator_module, "ChildProcesses", Known)
     space = Resources(cluster, cluster.namespace("gives-up"))
     settings = quick_settings(cluster, space.namespace, small_job_bytes=SMALL_BYTES)
     begun = False

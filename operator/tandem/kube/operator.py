@@ -21,7 +21,7 @@ from tandem import __version__
 from tandem.jobs.runner import JobRunner
 from tandem.kube import handlers
 from tandem.kube.children.child import LEAST_MEMORY, Bounds
-from tandem.kube.children.supervisor import Children
+from tandem.kube.children.supervisor import ChildProcesses
 from tandem.kube.client.api import Api, ApiError
 from tandem.kube.client.resources import Body, ResourceCache, uid_of
 from tandem.kube.controllers.automation import AutoCompactionController, LogAutomation, RowRetention
@@ -139,7 +139,7 @@ async def run_operator(
     if settings.small_job_bytes:
         memory = settings.table_memory
         most = None if memory is None else max(memory, LEAST_MEMORY)
-        children = Children(Bounds(most, settings.store_timeout_s), metrics)
+        children = ChildProcesses(Bounds(most, settings.store_timeout_s), metrics)
         at_end.callback(children.close)
         watching = asyncio.create_task(children.watch(), name="watch the children")
         at_end.callback(watching.cancel)

@@ -91,7 +91,7 @@ class StateCollector(Collector):
         yield _one(families.JOBS_WAITING, slots.waiting)
         children = self._context.children
         living = [] if children is None else children.living()
-        yield _one(families.CHILDREN, len(living))
+        yield _one(families.CHILD_PROCESSES, len(living))
         yield _one(families.SMALL_JOBS, sum(len(child.jobs) for child in living))
 
     # Operations

@@ -23,7 +23,7 @@ from tandem.jobs.formats import JobSpec, RoundRequest
 from tandem.jobs.port import JobKey, RoundState
 from tandem.jobs.results import JobResult
 from tandem.jobs.runner import JobRequest
-from tandem.kube.children.pipe import Answer, Call, InvalidCall, Pipe
+from tandem.kube.children.pipe import ChildAnswer, ChildCall, InvalidCall, Pipe
 from tandem.spark.launch.in_process import InProcessJobs
 from tandem.spark.runtime.control import require_as_started
 from tandem.storage import open_store
@@ -86,8 +86,8 @@ class _Child:
         }
 
     def serve(self) -> None:
-        """Answer calls until the operator closes the pipe, or is gone."""
-        calls = SimpleQueue[Call]()
+        """ChildAnswer calls until the operator closes the pipe, or is gone."""
+        calls = SimpleQueue[ChildCall]()
         # Begun before anything takes memory: a thread that cannot begin would end all jobs.
         for number in range(_CALLS_AT_ONCE):
             name = f"call-{number}"
@@ -96,18 +96,18 @@ class _Child:
             try:
                 call = self._pipe.receive_call()
             except InvalidCall as error:
-                answer = Answer(error.number, error=JobFailed(_BUG, found=str(error)))
+                answer = ChildAnswer(error.number, error=JobFailed(_BUG, found=str(error)))
                 self._send(partial(self._pipe.send_answer, answer, ""))
             except (EOFError, OSError):
                 return
             else:
                 calls.put(call)
 
-    def _serve(self, calls: SimpleQueue[Call]) -> None:
+    def _serve(self, calls: SimpleQueue[ChildCall]) -> None:
         while True:
             self._answer(calls.get())
 
-    def _answer(self, call: Call) -> None:
+    def _answer(self, call: ChildCall) -> None:
         try:
             answer = self._found(call)
             self._send(lambda: self._pipe.send_answer(answer, call.name))
@@ -115,18 +115,20 @@ class _Child:
             # The operator would wait for an answer, or a job for what it was asked.
             os._exit(1)
 
-    def _found(self, call: Call) -> Answer:
+    def _found(self, call: ChildCall) -> ChildAnswer:
         try:
             found = self._does[call.name](*call.arguments)
         except TandemError as error:
-            return Answer(call.number, error=error)
+            return ChildAnswer(call.number, error=error)
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 - the boundary of a process: reported, not lost
             text = f"{type(error).__name__}: {error}"
-            return Answer(call.number, error=JobFailed(_BUG, found=text))
+            return ChildAnswer(call.number, error=JobFailed(_BUG, found=text))
         content = found if isinstance(found, bytes) else None
-        return Answer(call.number, found is not None if call.name == "file" else found, content)
+        return ChildAnswer(
+            call.number, found is not None if call.name == "file" else found, content
+        )
 
     def _changed(self, job: str) -> None:
         self._send(lambda: self._pipe.send_change(job))

@@ -19,7 +19,13 @@ from tandem.jobs.formats import Job, JobSpec, RoundRequest
 from tandem.jobs.port import JobKey, JobPlace, Jobs, RoundState, read_side_file
 from tandem.jobs.results import JobResult, SideFileRef
 from tandem.jobs.runner import SMALL_BYTES, JobPhase, JobRequest, JobStatus
-from tandem.kube.children.supervisor import STOP_ALONE_S, STOP_S, Child, ChildEnded, Children
+from tandem.kube.children.supervisor import (
+    STOP_ALONE_S,
+    STOP_S,
+    ChildEnded,
+    ChildProcess,
+    ChildProcesses,
+)
 from tandem.kube.children.tenants import Tenant, may_read
 from tandem.spark.launch.local_spark import HARMFUL
 from tandem.storage.store import Store
@@ -46,12 +52,12 @@ class ClusterJobs:
         tenant: whose table it is, as of now: its Secret may be renewed while an operation waits.
             None if that is not known: no job is begun in a child then.
         changed: called, in any thread, when a job in a child has something new to say.
-        owner: of the jobs, as of `Children.leave`.
+        owner: of the jobs, as of `ChildProcesses.leave`.
     """
 
     def __init__(
         self,
-        children: Children,
+        children: ChildProcesses,
         tenant: Callable[[], Tenant | None],
         spark: Jobs,
         rules: SmallJobRules,
@@ -182,7 +188,7 @@ class ClusterJobs:
         self._results.clear()
         self._files.clear()
 
-    def _polled(self, key: JobKey, round_: int, child: Child) -> RoundState:
+    def _polled(self, key: JobKey, round_: int, child: ChildProcess) -> RoundState:
         state: RoundState = child.call("poll", key.name, round_).result
         if state.has_result:
             self._fetch(key, round_, child)
@@ -200,7 +206,7 @@ class ClusterJobs:
             return _explained(state)
         return state
 
-    def _fetch(self, key: JobKey, round_: int, child: Child) -> None:
+    def _fetch(self, key: JobKey, round_: int, child: ChildProcess) -> None:
         result: JobResult = child.call("result", key.name, round_).result
         for ref in (result.row_map, result.matches, result.source):
             content = None if ref is None else child.call("file", ref.path).content
@@ -208,7 +214,7 @@ class ClusterJobs:
                 self._files[ref.path] = content
         self._results[key.name, round_] = result
 
-    def _end_in(self, child: Child, key: JobKey) -> None:
+    def _end_in(self, child: ChildProcess, key: JobKey) -> None:
         patience_s = STOP_S if len(child.jobs) > 1 else STOP_ALONE_S
         try:
             child.call("stop", key.name, timeout_s=patience_s)
@@ -235,7 +241,7 @@ class ClusterJobs:
         self._on_spark.add(key.name)
         return RoundState(JobStatus(JobPhase.STARTING))
 
-    def _distrust(self, key: JobKey, child: Child | None, why: str) -> None:
+    def _distrust(self, key: JobKey, child: ChildProcess | None, why: str) -> None:
         self._children.suits_not(key.operation_id, child)
         _log.warning("a small job failed with its process", job=key.name, why=why)
 

@@ -51,7 +51,7 @@ CALLS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ChildCall:
     """`number` joins it with its answer."""
 
     number: int
@@ -60,7 +60,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ChildAnswer:
     """`error` is raised by the caller."""
 
     number: int
@@ -70,7 +70,7 @@ class Answer:
 
 
 class InvalidCall(ValueError):
-    """Call `number` has arguments that are none of it."""
+    """ChildCall `number` has arguments that are none of it."""
 
     def __init__(self, number: int, message: str) -> None:
         super().__init__(message)
@@ -128,14 +128,14 @@ class Pipe:
 
     # The operator's side
 
-    def send_call(self, call: Call) -> None:
+    def send_call(self, call: ChildCall) -> None:
         """Raises: OSError if the other side is gone, or takes nothing for too long."""
         arguments = CALLS[call.name].arguments.dump_python(
             call.arguments, mode="json", by_alias=True
         )
         self._send({"number": call.number, "call": call.name, "arguments": arguments})
 
-    def receive_answer(self, called: dict[int, str]) -> Answer | str:
+    def receive_answer(self, called: dict[int, str]) -> ChildAnswer | str:
         """An answer to one of these calls, or the name of a job that has something new to say.
 
         Raises: EOFError, OSError if the other side is gone; ValueError for what is no answer.
@@ -148,13 +148,13 @@ class Pipe:
         if types is None:
             raise ValueError("an answer to no call")
         if "error" in head:
-            return Answer(number, error=_error(head["error"]))
+            return ChildAnswer(number, error=_error(head["error"]))
         result = types.result.validate_python(head["result"])
-        return Answer(number, result, content if types.returns_bytes and result else None)
+        return ChildAnswer(number, result, content if types.returns_bytes and result else None)
 
     # The child's side
 
-    def receive_call(self) -> Call:
+    def receive_call(self) -> ChildCall:
         """Raises: EOFError, OSError if the operator is gone; InvalidCall."""
         head, _ = self._receive()
         name, number = head["call"], head["number"]
@@ -162,9 +162,9 @@ class Pipe:
             arguments = CALLS[name].arguments.validate_python(head["arguments"])
         except ValueError as error:
             raise InvalidCall(number, f"{name}: {error}"[:1000]) from error
-        return Call(number, name, arguments)
+        return ChildCall(number, name, arguments)
 
-    def send_answer(self, answer: Answer, call: str) -> None:
+    def send_answer(self, answer: ChildAnswer, call: str) -> None:
         head: dict[str, Any] = {"number": answer.number}
         if answer.error is not None:
             kind = type(answer.error).__name__

@@ -29,7 +29,7 @@ import structlog
 from tandem.errors import TandemError
 from tandem.kube.children import child as child_process
 from tandem.kube.children.child import Bounds
-from tandem.kube.children.pipe import Answer, Call, Pipe
+from tandem.kube.children.pipe import ChildAnswer, ChildCall, Pipe
 from tandem.kube.children.tenants import Tenant, environment
 from tandem.kube.metrics.collectors import Metrics
 from tandem.spark.runtime.control import alive
@@ -62,7 +62,7 @@ class ChildEnded(Exception):
     """The child has ended before it answered; the message says how."""
 
 
-class Child:
+class ChildProcess:
     """A child as the operator sees it. Thread-safe; never to be called on the event loop's own
     thread. Every call may raise `ChildEnded`.
 
@@ -90,7 +90,7 @@ class Child:
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._called: dict[int, str] = {}
-        self._answers: dict[int, Future[Answer]] = {}
+        self._answers: dict[int, Future[ChildAnswer]] = {}
         self._end = ""
         self._killed_for = ""
         self._reader = threading.Thread(target=self._read, name="tandem-child", daemon=True)
@@ -110,20 +110,20 @@ class Child:
         """Bytes that it has for itself: what a kill gives back. 0 if it has ended."""
         return _private_bytes(self.pid)
 
-    def call(self, name: str, *arguments: Any, timeout_s: float | None = None) -> Answer:
+    def call(self, name: str, *arguments: Any, timeout_s: float | None = None) -> ChildAnswer:
         """Ask it, and wait for the answer. One that does not answer within `timeout_s`, else
         `ANSWER_S`, is killed.
 
         Raises: ChildEnded, and the TandemError that it answers.
         """
-        answer, timeout_s = Future[Answer](), timeout_s or ANSWER_S
+        answer, timeout_s = Future[ChildAnswer](), timeout_s or ANSWER_S
         with self._lock:
             if self._end:
                 raise ChildEnded(self._end)
             number = next(self._numbers)
             self._called[number], self._answers[number] = name, answer
         try:
-            self._pipe.send_call(Call(number, name, arguments))
+            self._pipe.send_call(ChildCall(number, name, arguments))
         except OSError:
             self.kill("it takes no calls")
         try:
@@ -243,12 +243,12 @@ class PodMemory:
 class _Known:
     """Where a job is, whose it is, and what to call when it has something new to say."""
 
-    child: Child
+    child: ChildProcess
     owner: str
     changed: Callable[[], None]
 
 
-class Children:
+class ChildProcesses:
     """All children. Thread-safe; never to be called on the event loop's own thread, but for
     `watch` and `close`.
 
@@ -272,8 +272,8 @@ class Children:
         self._own = os.environ if own is None else own
         self._context = get_context("forkserver")
         self._context.set_forkserver_preload([_TEMPLATE])
-        self._children: dict[Tenant, Child] = {}
-        self._leaving: set[Child] = set()
+        self._children: dict[Tenant, ChildProcess] = {}
+        self._leaving: set[ChildProcess] = set()
         """Retired ones that still have jobs."""
         self._jobs: dict[str, _Known] = {}
         self._unsuited: dict[str, None] = {}
@@ -282,7 +282,7 @@ class Children:
         """Held while a process begins: not by those who only look."""
         self._closed = False
 
-    def living(self) -> list[Child]:
+    def living(self) -> list[ChildProcess]:
         with self._lock:
             return [child for child in self._all() if not child.end]
 
@@ -290,7 +290,7 @@ class Children:
         """Whether no child has failed for an operation, or for an earlier run of it."""
         return _first_run(operation_id) not in self._unsuited
 
-    def suits_not(self, operation_id: str, child: Child | None) -> None:
+    def suits_not(self, operation_id: str, child: ChildProcess | None) -> None:
         """A child has failed for an operation: it gets no other one, nor does the child get more
         jobs."""
         if child is not None:
@@ -304,7 +304,7 @@ class Children:
 
     def begin(
         self, tenant: Tenant, job: str, changed: Callable[[], None], owner: str = ""
-    ) -> Child:
+    ) -> ChildProcess:
         """The tenant's child, for a job. `changed` is called, in any thread, when the job has
         something new to say; `owner` is for `leave`. Raises: ChildEnded if none can be begun."""
         known = changed, owner
@@ -323,7 +323,7 @@ class Children:
 
     def _taken(
         self, tenant: Tenant, job: str, changed: Callable[[], None], owner: str
-    ) -> Child | None:
+    ) -> ChildProcess | None:
         """The tenant's child, which has the job from now on; None if it has none that lives."""
         with self._lock:
             child = self._children.get(tenant)
@@ -333,7 +333,7 @@ class Children:
             self._jobs[job] = _Known(child, owner, changed)
             return child
 
-    def of(self, job: str) -> Child | None:
+    def of(self, job: str) -> ChildProcess | None:
         """Where a job is, or was when its child ended; None for one that was never begun, or is
         dropped."""
         known = self._jobs.get(job)
@@ -412,10 +412,10 @@ class Children:
         for child in every:
             child.kill("the operator has ended")
 
-    def _all(self) -> list[Child]:
+    def _all(self) -> list[ChildProcess]:
         return [*self._children.values(), *self._leaving]
 
-    def _retire(self, child: Child) -> None:
+    def _retire(self, child: ChildProcess) -> None:
         with self._lock:
             child.retired = True
             if self._children.get(child.tenant) is child:
@@ -425,7 +425,7 @@ class Children:
         if empty:
             child.close()
 
-    def _begun(self, tenant: Tenant) -> Child:
+    def _begun(self, tenant: Tenant) -> ChildProcess:
         if self._closed:
             raise ChildEnded("the operator ends")
         try:
@@ -443,13 +443,13 @@ class Children:
                 process.start()
             most_bytes = min(_FRAME, self._bounds.memory or _FRAME)
             pipe = Pipe(ours, most_bytes, ANSWER_S)
-            child = Child(tenant, process, pipe, self._job_changed)
+            child = ChildProcess(tenant, process, pipe, self._job_changed)
         except (OSError, EOFError, RuntimeError) as error:  # the last: no thread for it
             ours.close()
             raise ChildEnded(f"no process could be begun: {error}") from error
         finally:
             theirs.close()
-        self._metrics.children_started.count()
+        self._metrics.child_processes_started.count()
         return child
 
     def _job_changed(self, job: str) -> None:

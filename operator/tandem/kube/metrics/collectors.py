@@ -121,7 +121,7 @@ class Metrics:
         self.jobs_started = self._new(families.JOBS_STARTED)
         self.jobs_ended = self._new(families.JOBS_ENDED)
         self.job_duration = self._new(families.JOB_DURATION)
-        self.children_started = self._new(families.CHILDREN_STARTED)
+        self.child_processes_started = self._new(families.CHILD_PROCESSES_STARTED)
         self.small_jobs_lost = self._new(families.SMALL_JOBS_LOST)
         self.cleaned_files = self._new(families.CLEANED_FILES)
         self.cleaned_bytes = self._new(families.CLEANED_BYTES)

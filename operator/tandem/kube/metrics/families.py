@@ -275,8 +275,10 @@ JOB_DURATION = _histogram(
     KIND,
     JOB_OUTCOME,
 )
-CHILDREN = _gauge("children", "Processes of the operator that do small jobs, one a tenant.")
-CHILDREN_STARTED = _counter("children_started", "Such processes begun.")
+CHILD_PROCESSES = _gauge(
+    "child_processes", "Processes of the operator that do small jobs, one a tenant."
+)
+CHILD_PROCESSES_STARTED = _counter("child_processes_started", "Such processes begun.")
 SMALL_JOBS = _gauge("small_jobs", "Jobs that they do.")
 SMALL_JOBS_LOST = _counter(
     "small_jobs_lost", "Small jobs whose process ended, or ran out of memory."

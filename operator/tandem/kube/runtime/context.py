@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from tandem.delta.budget import TableBudget
 from tandem.jobs.runner import SMALL_BYTES, JobRunner
 from tandem.kube.children.jobs import SmallJobRules
-from tandem.kube.children.supervisor import Children
+from tandem.kube.children.supervisor import ChildProcesses
 from tandem.kube.client.api import Api
 from tandem.kube.client.resources import TABLE_KIND, Body, CachedResource, ResourceCache
 from tandem.kube.metrics.collectors import Metrics
@@ -213,7 +213,7 @@ class OperatorContext:
     automatic_slots: AutomaticSlots
     runner_factory: RunnerFactory
     metrics: Metrics
-    children: Children | None = None
+    children: ChildProcesses | None = None
     small_jobs: SmallJobRules = field(default_factory=SmallJobRules)
     interceptor: Interceptor = passthrough
     automations: Sequence[TableAutomation] = ()
