@@ -52,6 +52,8 @@ _END_S: Final = 5.0
 _UNKNOWN: Final = 255
 """The exit code of a process of which it is not known how, or even whether, it ended: the fork
 server, which is its parent, has ended."""
+_PAUSES_S: Final = (0.1, 0.5)
+"""The pauses between tries to begin a process."""
 _MOST_KNOWN: Final = 10_000
 _FRAME: Final = 1 << 30
 """Bytes that a child may say at once: the operator holds them in memory. Files of the result of a
@@ -426,6 +428,16 @@ class ChildProcesses:
             child.close()
 
     def _begun(self, tenant: Tenant) -> ChildProcess:
+        """A new child. A fork server that has ended takes a moment, in which it refuses.
+        Raises: ChildEnded."""
+        for pause_s in _PAUSES_S:
+            with suppress(ChildEnded):
+                return self._try_to_begin(tenant)
+            with waiting():
+                time.sleep(pause_s)
+        return self._try_to_begin(tenant)
+
+    def _try_to_begin(self, tenant: Tenant) -> ChildProcess:
         if self._closed:
             raise ChildEnded("the operator ends")
         try:
