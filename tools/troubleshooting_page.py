@@ -124,7 +124,7 @@ WITHOUT: Final = (
     ),
     (
         "the operator's pod is Ready, and nothing happens",
-        "it stands by, or waits for etcd or for definitions of the Spark operator",
+        "it stands by, or waits for etcd or for the definitions of Tandem",
         "[TandemNoLeader](runbooks/TandemNoLeader.md)",
     ),
     (

@@ -94,47 +94,6 @@ def test_the_examples_give_the_same_rights() -> None:
     assert ours["metadata"]["name"] == theirs["metadata"]["name"]
 
 
-def test_job_pools_add_the_rights_of_their_example_and_none_by_default() -> None:
-    text = (chart_docs.ROOT / "examples/cluster/rbac-job-pools.yaml").read_text()
-    examples = [each for each in yaml.safe_load_all(text) if each]
-
-    def added(objects: list[Json], base: list[Json]) -> set[tuple[str, str]]:
-        """Rights on ConfigMaps."""
-        rights = [
-            {
-                (resource, verb)
-                for role in roles
-                for rule in role["rules"]
-                for resource in rule["resources"]
-                for verb in rule["verbs"]
-                if resource == "configmaps"
-            }
-            for roles in (objects, base)
-        ]
-        return rights[0] - rights[1]
-
-    pooled, plain = template(MATRIX["job-pools"]), template(EXTERNAL)
-    operators = one(examples, "ClusterRole", "tandem-operator-job-pools")
-    assert added(of_operator(pooled), of_operator(plain)) == added([operators], [])
-    drivers = one(examples, "ClusterRole", "tandem-job-pool")
-    of_jobs = [
-        role for role in of_kind(pooled, "Role") if role["metadata"]["name"] == "tandem-spark"
-    ]
-    assert len(of_jobs) == len(NAMESPACES)
-    for role in of_jobs:
-        assert added([role], []) >= added([drivers], [])
-    for role in of_operator(plain):
-        assert not added([role], [])
-    # Drivers of index servers have no pool.
-    beside = {**MATRIX["job-pools"], "indexServers": {"enabled": True}}
-    alone = {**beside, "jobs": {"namespaces": NAMESPACES}}
-    of_servers = [
-        [role for role in of_kind(template(each), "Role") if "index" in role["metadata"]["name"]]
-        for each in (beside, alone)
-    ]
-    assert of_servers[0] == of_servers[1] != []
-
-
 @every_combination
 def test_no_finalizer_is_put_where_the_rights_go_with_their_namespace(name: str) -> None:
     objects = template(MATRIX[name])

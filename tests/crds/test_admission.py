@@ -231,7 +231,6 @@ def test_a_table_keeps_its_location_and_nothing_else(
         "compaction": {"minor": {}},
         "mergeOnRead": {"keys": ["a"]},
         "index": {"server": "lake"},
-        "jobs": {"pool": "Never"},
     }
     assert {"location", *others} == set(fields_of("LakeTable"))
     (answer, *rest) = sender.dry_run(

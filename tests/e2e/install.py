@@ -171,7 +171,7 @@ def tandem(target: Target, jobs: Json | None = None) -> None:
     values: Json = {
         "image": {"repository": repository, "tag": tag},
         "watch": {"namespaces": [LAKE]},
-        "jobs": {"sparkTemplate": SMALL, **(jobs or {})},
+        "jobs": {"sparkTemplate": SMALL, "small": "0", **(jobs or {})},
         "indexServers": {"enabled": True},
         "allowedLocations": {LAKE: [f"s3://{BUCKET}/"]},
         "allowedEndpoints": [ENDPOINT.removeprefix("http://")],

@@ -44,6 +44,7 @@ class Stage:
         self.workers = Workers(2, self.metrics)
         self.index_servers: dict[tuple[str, str], IndexServerFacts] = {}
         context = SimpleNamespace(
+            children=None,
             resource_cache=self.resource_cache,
             tables=self.tables,
             slots=self.slots,

@@ -391,7 +391,7 @@ def test_no_secret_is_anywhere(story: Story) -> None:
             "sparkapplications.sparkoperator.k8s.io"} <= canaries.looked_at.keys()  # fmt: skip
     lines = b"\n".join(story.lines)
     # `spark-submit` itself is over too soon; the JVM that it becomes has its arguments.
-    for program in (b"SparkSubmit", b"tandem.cli.main", b"local_jobs.py"):
+    for program in (b"SparkSubmit", b"tandem.cli.main"):
         assert program in lines
     assert canaries.looked_at["etcd's files"] > 10_000
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import BinaryIO
 
 from support.lake.memory_store import MemoryStore
-from tandem.jobs.formats import JobSpec, RoundRequest
-from tandem.jobs.port import JobKey, RoundState, read_side_file
+from tandem.jobs.formats import Job, JobSpec, RoundRequest
+from tandem.jobs.port import JobKey, JobPlace, RoundState, read_side_file
 from tandem.jobs.results import JobResult, SideFileRef
 from tandem.jobs.runner import JobRequest, JobRunner
 from tandem.operations.session.file_jobs import FileJobs
@@ -83,6 +83,12 @@ class HeldJobs:
     files: HeldFiles
     names: dict[str, str] = field(default_factory=dict)
     """The folders of its attempts, by the name of the job."""
+
+    def place_for(self, operation_id: str, job: Job, input_bytes: int) -> JobPlace:  # noqa: ARG002
+        return JobPlace.HERE
+
+    def place_of(self, key: JobKey) -> JobPlace:  # noqa: ARG002
+        return JobPlace.HERE
 
     def start(self, key: JobKey, request: JobRequest, spec: JobSpec) -> None:
         if key.name not in self.names:

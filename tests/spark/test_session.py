@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tandem.errors import InvalidSpec, SparkMissing
-from tandem.jobs.pool import PoolConfig, PooledEnd, PooledJob
-from tandem.spark.launch.pooled import Outcome, PooledJobs
 from tandem.spark.runtime import session
 
 if TYPE_CHECKING:
@@ -136,32 +134,29 @@ def test_a_requested_setting_does_not_replace_a_pin(spark: SparkSession) -> None
             spark.conf.set(key, value)
 
 
-def test_a_withdrawn_job_of_a_pool_begins_nothing_more(spark: SparkSession) -> None:
+def test_a_cancelled_job_begins_nothing_more(spark: SparkSession) -> None:
     """It may be between two jobs of Spark at that moment, and go on for long otherwise."""
-    config = PoolConfig(namespace="lake", name="tandem-pool-1", slots=1)
-    jobs = PooledJobs(config)
-    jobs._context = context = spark.sparkContext
-    between, withdrawn, ended = threading.Event(), threading.Event(), list[Outcome]()
-    over = threading.Event()
+    from pyspark import InheritableThread
 
-    def work(*_: object) -> Outcome:
+    context = spark.sparkContext
+    between, cancelled, ended = threading.Event(), threading.Event(), list[str]()
+
+    def work() -> None:
         context.setJobGroup("job", "job", interruptOnCancel=True)
         assert context.parallelize([1], 1).count() == 1
         between.set()
-        assert withdrawn.wait(120)
-        return Outcome(PooledEnd(code=0, message=str(context.parallelize([1], 1).count())))
+        assert cancelled.wait(120)
+        try:
+            ended.append(str(context.parallelize([1], 1).count()))
+        except Exception as error:  # noqa: BLE001 - of Java, and of any kind
+            ended.append(str(error))
 
-    def on_end(outcome: Outcome) -> None:
-        ended.append(outcome)
-        over.set()
-
-    vars(jobs)["_do"] = work
-    job = PooledJob(app="rewrite", location="file:///t", spec="job.json", posted_ms=0)
-    jobs.begin("job", job, 0, on_end)
+    thread = InheritableThread(target=work)
+    thread.start()
     assert between.wait(120)
-    jobs.withdraw("job")
-    withdrawn.set()
-    assert over.wait(120)
-    assert ended[0].end.code == 1
-    assert "cancel" in ended[0].end.message.lower()
+    session.cancel(context, "job")
+    cancelled.set()
+    thread.join(120)
+    [end] = ended
+    assert "cancel" in end.lower()
     assert context.parallelize([1], 1).count() == 1, "the other jobs go on"

@@ -62,12 +62,6 @@ compares. */}}
 - apiGroups: [""]
   resources: [events]
   verbs: [create]
-{{- if .Values.jobs.pool.slots }}
-# Which jobs a pool does.
-- apiGroups: [""]
-  resources: [configmaps]
-  verbs: [create, get, list, patch, delete]
-{{- end }}
 {{- if and .Values.indexServers.enabled .Values.indexServers.reviews }}
 # To ask index servers what they hold.
 - apiGroups: [tandem.dev]

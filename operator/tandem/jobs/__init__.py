@@ -5,7 +5,6 @@ added and never change their meaning.
 
     formats    what a job reads
     arguments  a model as arguments of a process
-    pool       package: applications that do many jobs
     results    what it writes: result, failure, progress
     port       `Jobs`: the engine has the work of an attempt done
     runner     `JobRunner`: start, watch and stop processes of jobs

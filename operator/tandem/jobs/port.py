@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 from tandem.errors import ManifestInvalid, ObjectNotFound
-from tandem.jobs.formats import JobSpec, RoundRequest
+from tandem.jobs.formats import Job, JobSpec, RoundRequest
 from tandem.jobs.results import JobFailure, JobProgress, JobResult, SideFileRef
 from tandem.jobs.runner import JobRequest, JobStatus
 from tandem.storage.store import Store
@@ -32,16 +33,36 @@ class JobKey:
 @dataclass(frozen=True, slots=True)
 class RoundState:
     """How far a round is: its result is there, or `failure` says why it will not be, or neither.
-    `status` is that of the job, asked before."""
+    `status` is that of the job, asked before. `needs_spark`: the job, or this round of it, does,
+    and there is none where it ran: it has ended, and published nothing of this round."""
 
     status: JobStatus
     has_result: bool = False
     failure: JobFailure | None = None
     progress: JobProgress | None = None
+    needs_spark: bool = False
+
+
+class JobPlace(StrEnum):
+    """Where the work of a job is done."""
+
+    HERE = "here"
+    """By the engine's own process, or one of its own: it takes no job slot."""
+    ELSEWHERE = "elsewhere"
+    WAITS = "waits"
+    """Elsewhere, once it has a slot: it turned out to need more than there is here."""
 
 
 class Jobs(Protocol):
     """Thread-safe. Every method may raise StorageError."""
+
+    def place_for(self, operation_id: str, job: Job, input_bytes: int) -> JobPlace:
+        """Where a job would be done that is not begun."""
+        ...
+
+    def place_of(self, key: JobKey) -> JobPlace:
+        """Where a job is done that was started."""
+        ...
 
     def start(self, key: JobKey, request: JobRequest, spec: JobSpec) -> None:
         """Start the job, unless it was started. Raises: InvalidSpec, JobRefused, SparkMissing."""
@@ -51,7 +72,10 @@ class Jobs(Protocol):
         """Whether the job runs, or it is known how it ended."""
         ...
 
-    def poll(self, key: JobKey, round_: int) -> RoundState: ...
+    def poll(self, key: JobKey, round_: int) -> RoundState:
+        """How far a round is. Starts a job that waits for its slot. Raises: as `start`, if it
+        does."""
+        ...
 
     def result(self, key: JobKey, round_: int) -> JobResult | None:
         """The result of a round. Raises: ManifestInvalid."""

@@ -7,7 +7,7 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import Any
@@ -77,9 +77,10 @@ async def run_kopf(
     stop: asyncio.Event,
     working: asyncio.Event,
     state: KopfState,
+    renewal: Coroutine[Any, Any, None] | None = None,
 ) -> bool:
     """Run kopf until the process has to stop or is no longer the leader (False), or until one of
-    kopf's watches has died, which kopf does not restart (True: run it again).
+    kopf's watches has died, which kopf does not restart, or `renewal` returns (True: run it again).
 
     Raises:
         LeadershipLost
@@ -99,10 +100,11 @@ async def run_kopf(
     stopping = asyncio.create_task(stop.wait(), name="await the stop")
     watching = asyncio.create_task(watches.watch(), name="watch the watches")
     restored = asyncio.create_task(restoration.detect(), name="detect a restoration")
-    for task in (holding, tidying, stopping, watching, restored):
+    renewing = asyncio.create_task(renewal or _never(), name="await what needs a new start")
+    for task in (holding, tidying, stopping, watching, restored, renewing):
         task.add_done_callback(end)
     starting = asyncio.create_task(_when_up(up, stop, working, state), name="await the start")
-    tasks = (holding, tidying, stopping, watching, restored, starting)
+    tasks = (holding, tidying, stopping, watching, restored, renewing, starting)
     lost = blind = False
     try:
         with _tolerate_refusals_at_the_end(over):
@@ -123,7 +125,7 @@ async def run_kopf(
                 root.add_done_callback(deadline.begin)
             await kopf.run_tasks(roots, ignored=earlier)
         lost = holding.done() and not stop.is_set()
-        blind = watching.done()
+        blind = watching.done() or renewing.done()
         for task in (tidying, restored):
             if task.done():
                 task.result()
@@ -145,6 +147,10 @@ async def run_kopf(
         return False
     state.phase = KopfPhase.RESTARTS
     return True
+
+
+async def _never() -> None:
+    await asyncio.Event().wait()
 
 
 @contextmanager

@@ -20,13 +20,13 @@ from aiohttp import web
 from tandem import __version__
 from tandem.jobs.runner import JobRunner
 from tandem.kube import handlers
+from tandem.kube.children.child import LEAST_MEMORY, Bounds
+from tandem.kube.children.supervisor import ChildProcesses
 from tandem.kube.client.api import Api, ApiError
 from tandem.kube.client.resources import Body, ResourceCache, uid_of
 from tandem.kube.controllers.automation import AutoCompactionController, LogAutomation, RowRetention
 from tandem.kube.controllers.ended import EndedController
 from tandem.kube.controllers.spark_jobs import ApplicationCache, ApplicationRunner
-from tandem.kube.job_pool.pools import JobPools
-from tandem.kube.job_pool.runner import PooledRunner
 from tandem.kube.kopf_loop import KopfState, run_kopf
 from tandem.kube.metrics.collectors import CONTENT_TYPE, MeasuredLocks, Metrics
 from tandem.kube.runtime import kopf_internals
@@ -91,6 +91,8 @@ async def serve_health(
 
 _log = structlog.get_logger("tandem.kube.operator")
 _CRDS_S = 2.0
+_SPARK_S = 10.0
+"""How often to look for a Spark operator that is not installed."""
 
 
 async def run_operator(
@@ -133,6 +135,14 @@ async def run_operator(
     minding = asyncio.create_task(workers.watch(), name="watch the workers")
     trimming = asyncio.create_task(give_memory_back(), name="give memory back")
     at_end = contextlib.ExitStack()
+    children = None
+    if settings.small_job_bytes:
+        memory = settings.table_memory
+        most = None if memory is None else max(memory, LEAST_MEMORY)
+        children = ChildProcesses(Bounds(most, settings.store_timeout_s), metrics)
+        at_end.callback(children.close)
+        watching = asyncio.create_task(children.watch(), name="watch the children")
+        at_end.callback(watching.cancel)
     at_end.enter_context(seldom_collections())
     try:
         async with (
@@ -145,10 +155,6 @@ async def run_operator(
             resource_cache = ResourceCache()
             applications = ApplicationCache()
             builder = KubeflowApplications(settings.application)
-            rules = settings.job_pools
-            job_pools = (
-                JobPools(api, loop, builder, applications, rules, metrics) if rules.slots else None
-            )
             context = OperatorContext(
                 settings=settings,
                 api=api,
@@ -163,7 +169,9 @@ async def run_operator(
                 automatic_slots=AutomaticSlots(settings.automatic_slots, resource_cache),
                 metrics=metrics,
                 runner_factory=runner_factory
-                or _spark_applications(api, loop, builder, applications, job_pools),
+                or _spark_applications(api, loop, builder, applications),
+                children=children,
+                small_jobs=settings.small_jobs,
                 interceptor=interceptor,
                 may_write=lambda: leadership.leads,
             )
@@ -173,9 +181,7 @@ async def run_operator(
                 RowRetention(context),
             )
             metrics.add(
-                StateCollector(
-                    context, lambda: leadership.leads, workers, settings.table_metrics, job_pools
-                )
+                StateCollector(context, lambda: leadership.leads, workers, settings.table_metrics)
             )
             ended_controller = EndedController(api, resource_cache, clock, context.may_write)
             kopf_state = KopfState()
@@ -210,23 +216,29 @@ async def run_operator(
                 try:
                     if not await _unless(stop, leadership.win()):
                         return
-                    spark = builder if runner_factory is None else None
-                    registry = handlers.register(context, ended_controller, applications, spark)
+                    if children is not None:
+                        children.prepare()
                     again = True
                     while again:
                         # Before each run of kopf: a watch also dies when its kind is removed.
-                        if not await _unless(stop, _await_kinds(api, leadership, spark)):
+                        if not await _unless(stop, _await_kinds(api, leadership)):
                             return
+                        spark = builder if runner_factory is None else None
+                        later = None
+                        if spark is not None and not await _is_installed(api, spark):
+                            _log.warning("without a Spark operator: only small jobs can be done")
+                            spark, later = None, _becomes_installed(api, builder)
                         again = await run_kopf(
                             settings,
                             handlers.kopf_settings(settings, spark),
-                            registry,
+                            handlers.register(context, ended_controller, applications, spark),
                             leadership,
                             ended_controller,
                             restoration,
                             stop,
                             working,
                             kopf_state,
+                            later,
                         )
                         resource_cache.clear()
                 finally:
@@ -273,39 +285,49 @@ async def _lock_store(settings: OperatorSettings) -> AsyncIterator[tuple[LockSto
         await asyncio.to_thread(store.close)
 
 
-async def _await_kinds(api: Api, leadership: Leadership, spark: ApplicationBuilder | None) -> None:
-    """Wait until our kinds and the builder's are installed, since kopf would not notice them later.
-    Leadership is kept meanwhile."""
+async def _await_kinds(api: Api, leadership: Leadership) -> None:
+    """Wait until our kinds are installed, since kopf would not notice them later. Leadership is
+    kept meanwhile."""
     holding = asyncio.create_task(leadership.hold(), name="hold leadership")
     try:
-        await _are_installed(api, spark)
+        await _are_installed(api)
     finally:
         holding.cancel()
         await asyncio.gather(holding, return_exceptions=True)
 
 
-async def _are_installed(api: Api, spark: ApplicationBuilder | None) -> None:
-    wanted = {f"{GROUP}/{VERSION}": {plural(kind) for kind in KINDS}}
-    if spark is not None:
-        group, version, applications = spark.resource
-        wanted[f"{group}/{version}"] = {applications}
+async def _are_installed(api: Api) -> None:
+    wanted = {plural(kind) for kind in KINDS}
     logged: set[str] = set()
-    while True:
-        missing = set[str]()
-        for group, plurals in wanted.items():
-            try:
-                found = await api.request("GET", f"/apis/{group}")
-                missing |= plurals - {item["name"] for item in found["resources"]}
-            except ApiError as error:
-                missing |= plurals
-                if error.status != 404:
-                    _log.warning("API server", problem=str(error))
-        if not missing:
-            return
+    while missing := wanted - await _served(api, f"{GROUP}/{VERSION}"):
         if missing != logged:
             logged = missing
             _log.warning("waits for kinds to be installed", missing=sorted(missing))
         await asyncio.sleep(_CRDS_S)
+
+
+async def _is_installed(api: Api, spark: ApplicationBuilder) -> bool:
+    group, version, applications = spark.resource
+    return applications in await _served(api, f"{group}/{version}")
+
+
+async def _becomes_installed(api: Api, spark: ApplicationBuilder) -> None:
+    """Return when the Spark operator's kind is installed."""
+    while True:
+        if await _is_installed(api, spark):
+            return
+        await asyncio.sleep(_SPARK_S)
+
+
+async def _served(api: Api, group: str) -> set[str]:
+    """The kinds that the API server serves of a group and version; none if it does not answer."""
+    try:
+        found = await api.request("GET", f"/apis/{group}")
+    except ApiError as error:
+        if error.status != 404:
+            _log.warning("API server", problem=str(error))
+        return set()
+    return {item["name"] for item in found["resources"]}
 
 
 def _spark_applications(
@@ -313,7 +335,6 @@ def _spark_applications(
     loop: asyncio.AbstractEventLoop,
     builder: ApplicationBuilder,
     applications: ApplicationCache,
-    job_pools: JobPools | None,
 ) -> RunnerFactory:
     def runner_factory(resource: Operation, body: Body, table: Table) -> JobRunner:
         storage = table.spec.spec.storage if table.spec is not None else None
@@ -336,12 +357,8 @@ def _spark_applications(
             service_account=account,
             labels=labels,
         )
-        own = ApplicationRunner(
+        return ApplicationRunner(
             api=api, loop=loop, builder=builder, placement=placement, applications=applications
         )
-        if job_pools is None:
-            return own
-        jobs = table.spec.spec.jobs if table.spec is not None else None
-        return PooledRunner(own, job_pools, placement, job_pools.rules.of_table(jobs))
 
     return runner_factory

@@ -19,7 +19,6 @@ from prometheus_client.registry import Collector
 
 from tandem.errors import Reason
 from tandem.kube.client.resources import Body, CachedResource, status_of
-from tandem.kube.job_pool.pools import JobPools
 from tandem.kube.metrics import families as families
 from tandem.kube.metrics.families import Family
 from tandem.kube.runtime.context import IndexServerFacts, OperatorContext
@@ -45,7 +44,6 @@ class StateCollector(Collector):
     Args:
         leads: whether this process leads.
         shown: how many tables have series of their own.
-        job_pools: None if each job has an application of its own.
     """
 
     def __init__(
@@ -54,13 +52,11 @@ class StateCollector(Collector):
         leads: Callable[[], bool],
         workers: Workers,
         shown: int,
-        job_pools: JobPools | None = None,
     ) -> None:
         self._context = context
         self._leads = leads
         self._workers = workers
         self._limit = shown
-        self._job_pools = job_pools
         self._shown: set[TableKey] = set()
         # The last state of each operation, and since when it has it, by `time.monotonic`.
         self._seen: dict[str, tuple[object, float]] = {}
@@ -93,12 +89,10 @@ class StateCollector(Collector):
         yield _one(families.JOBS_LIMIT, slots.limits.total)
         yield _one(families.JOBS_RUNNING, slots.taken)
         yield _one(families.JOBS_WAITING, slots.waiting)
-        pools, jobs = ({}, {}) if self._job_pools is None else self._job_pools.counts()
-        for family, counts in ((families.JOB_POOLS, pools), (families.POOLED_JOBS, jobs)):
-            [label], found = family.labels, _family(family)
-            for state in sorted(label.values):
-                found.add_metric([state], counts.get(state, 0))
-            yield found
+        children = self._context.children
+        living = [] if children is None else children.living()
+        yield _one(families.CHILD_PROCESSES, len(living))
+        yield _one(families.SMALL_JOBS, sum(len(child.jobs) for child in living))
 
     # Operations
 

@@ -25,8 +25,6 @@ TABLE_LABEL: Final = f"{PREFIX}table"
 KIND_LABEL: Final = f"{PREFIX}kind"
 INDEX_SERVER_LABEL: Final = f"{PREFIX}index-server"
 """On the pods of an IndexServer: its Service selects the driver's by it."""
-JOB_POOL_LABEL: Final = f"{PREFIX}job-pool"
-"""On the ConfigMap and the application of a job pool: the digest of what its jobs share."""
 OPERATION_LABEL: Final = f"{PREFIX}operation"
 ATTEMPT_LABEL: Final = f"{PREFIX}attempt"
 

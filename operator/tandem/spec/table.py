@@ -459,17 +459,6 @@ class AutomaticCompaction(Model):
     the last one of each chunk that is due always stay."""
 
 
-class Pooling(StrEnum):
-    AUTO = "Auto"
-    NEVER = "Never"
-
-
-class TableJobs(Model):
-    pool: Pooling = Pooling.AUTO
-    """`Auto`: small jobs go to a job pool, if the operator has pools. `Never`: each job has its own
-    application."""
-
-
 class LakeTableSpec(Model):
     fixed: ClassVar[frozenset[str]] = frozenset({"location"})
     """Fields that must not change in a cluster: another location is another table."""
@@ -504,9 +493,6 @@ class LakeTableSpec(Model):
 
     index: IndexSettings | None = None
     """The table's index: bloom filters, and the server that answers for it. See docs/index.md."""
-    jobs: TableJobs | None = None
-    """Which jobs share an application with those of other operations, in a cluster; by default as
-    the operator has it. See docs/spark-applications.md."""
 
     @property
     def _without_chunks(self) -> str:

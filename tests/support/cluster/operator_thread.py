@@ -348,6 +348,8 @@ def quick_settings(cluster: Cluster, *namespaces: str, **changes: Any) -> Operat
         "poll_ms": 30,
         "status_s": 0.3,
         "cancel_s": 5.0,
+        # Jobs of tests are what the test says, unless it asks for processes of the operator.
+        "small_job_bytes": 0,
         **changes,
     }
     return OperatorSettings(**chosen)

@@ -74,16 +74,10 @@ def etcd_settings(
 def table_memory(text: str) -> int:
     """Bytes that reading one table may take; "" for the default. Raises: InvalidSpec."""
     from tandem.kube.runtime.memory import default_table_memory
-    from tandem.spec.fields import parse_quantity
 
     if not text:
         return default_table_memory()
-    try:
-        size = parse_quantity(text)
-    except ValueError as error:
-        raise InvalidSpec(
-            str(error), resource="tandem operator", field="--table-memory", found=text
-        ) from error
+    size = _quantity(text, "--table-memory")
     if size < _LEAST_TABLE_MEMORY:
         raise InvalidSpec(
             "too little to read any table",
@@ -93,6 +87,22 @@ def table_memory(text: str) -> int:
             expected="at least 1Mi",
         )
     return size
+
+
+def small_jobs(text: str) -> int:
+    """Bytes that a job may read that is done without Spark; 0 for none. Raises: InvalidSpec."""
+    return _quantity(text, "--small-jobs")
+
+
+def _quantity(text: str, option: str) -> int:
+    from tandem.spec.fields import parse_quantity
+
+    try:
+        return parse_quantity(text)
+    except ValueError as error:
+        raise InvalidSpec(
+            str(error), resource="tandem operator", field=option, found=text
+        ) from error
 
 
 def template(file: Path | None) -> dict[str, Any] | None:

@@ -109,12 +109,10 @@ def operator(
     max_jobs_per_table: int = option(
         0, "Maximum number of concurrent jobs of one table; 0: no limit of its own.", min=0
     ),
-    job_pool: int = option(
-        0,
-        "Do small jobs that share namespace, account, Secret and template in one Spark "
-        "application, so many at once; needs examples/cluster/rbac-job-pools.yaml. 0: each "
-        "job has an application.",
-        min=0,
+    small_jobs: str = option(
+        "256Mi",
+        "Jobs that read at most so much are done without Spark, by processes of the operator's "
+        "pod, one for each tenant; 0: every job is a SparkApplication.",
     ),
     deadline: int = option(
         0,
@@ -184,7 +182,6 @@ def operator(
         password=os.environ.get("TANDEM_ETCD_PASSWORD", ""),
         password_file=etcd_password_file,
     )
-    from tandem.jobs.pool import PoolRules
     from tandem.kube.runtime.context import OperatorSettings
     from tandem.kube.runtime.slots import JobLimits
     from tandem.kube.tables.location_policy import LocationPolicy
@@ -208,7 +205,7 @@ def operator(
         allowed_locations=tuple(allowed_locations or ()),
         allowed_endpoints=tuple(allowed_endpoints or ()),
         job_limits=JobLimits(max_jobs, max_jobs_per_namespace, max_jobs_per_table),
-        job_pools=PoolRules(slots=job_pool),
+        small_job_bytes=operator.small_jobs(small_jobs),
         deadline_s=deadline,
         automatic_slots=automatic_slots,
         workers=workers,

@@ -20,6 +20,9 @@ from kopf import DaemonStoppingReason
 
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import InvalidSpec, Reason, StorageError, TandemError, TooLarge, Unreachable
+from tandem.jobs.port import Jobs
+from tandem.kube.children.jobs import ClusterJobs
+from tandem.kube.children.tenants import Tenant
 from tandem.kube.client.events import traceback_of
 from tandem.kube.client.resources import (
     TABLE_KIND,
@@ -52,6 +55,8 @@ _log = structlog.get_logger("tandem.kube.controllers.operation")
 _FINALIZER_S = 15.0
 _LOOK_AGAIN_S = 5.0
 _AFTER_BUG_S = 10.0
+_INTERRUPT_S = 8.0
+"""How long an attempt may take to end that the end of the operator interrupts."""
 
 
 class StopSignal(Protocol):
@@ -79,6 +84,9 @@ class OperationController:
         self._began_on = ("", "")
         self._moved_to = ""
         self._was_suspended = False
+        self._interrupted = False
+        self._left = asyncio.Event()
+        """Set when no session is under way any more."""
         self._reported: OperationStatus | None = None
         self._log_context = LogContext(
             *self._key,
@@ -153,7 +161,21 @@ class OperationController:
             # locks, which would otherwise be held as long as this process lives.
             self._signals.wake.set()
         else:
+            await self._interrupt()
             self._signals.leave()
+
+    async def _interrupt(self) -> None:
+        """What a child of this process has done is lost with it: end the attempt as if it had not
+        begun, so that it counts for nothing, unless that takes long."""
+        session, children = self._session, self._context.children
+        if session is None or children is None or not children.of_owner(self._uid):
+            return
+        self._interrupted = True
+        session.request_stop(StopRequest.INTERRUPT)
+        self._signals.wake.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_INTERRUPT_S):
+                await self._left.wait()
 
     @property
     def _is_gone(self) -> bool:
@@ -234,17 +256,21 @@ class OperationController:
                 await self._await_finalizer()
             while not self._signals.leaving and self._context.may_write():
                 if self._deleted and not (self._has_begun or self._inherited):
-                    return
+                    break
                 self._signals.wake.clear()
                 end = await self._turn()
                 if end is not None:
                     await self._end(end)
-                    return
+                    break
                 if self._give_up:
-                    return
+                    break
         finally:
             for end_watch in ends:
                 end_watch()
+        children = self._context.children
+        if not self._signals.leaving and children is not None and children.of_owner(self._uid):
+            # No session is left that would stop it, and its child would never be idle.
+            await asyncio.to_thread(children.leave, self._uid)
 
     async def _await_finalizer(self) -> None:
         """Wait for our finalizer before any effect, since without it we could not clean up; go on
@@ -330,7 +356,7 @@ class OperationController:
         self._was_suspended = False
         retry = retry_requested(self._body)
         ports = Ports(
-            jobs=FileJobs(context.runner_factory(resource, self._body, table)),
+            jobs=self._jobs(resource, table),
             locks=context.locks,
             clock=context.clock,
             processes=context.processes,
@@ -411,7 +437,11 @@ class OperationController:
             self._session = None
             # Left or ended: the next session may take the attempt over.
             session.close()
+            self._left.set()
         ending = session.ending
+        if self._interrupted and ending is not None and ending.reason is Reason.INTERRUPTED:
+            self._signals.leave()
+            return None
         status = self._reporter.as_of_now(finish(session, resource, ports), retry)
         moved_to = self._moved_to or self._new_location()
         if moved_to and status.phase in (Phase.SUCCEEDED, Phase.SUPERSEDED):
@@ -436,6 +466,28 @@ class OperationController:
                 )
             return None
         return status
+
+    def _jobs(self, resource: Operation, table: Table) -> Jobs:
+        context = self._context
+        spark = FileJobs(context.runner_factory(resource, self._body, table))
+        if context.children is None:
+            return spark
+        place = self._key[1], self._table_name
+        loop = asyncio.get_running_loop()
+
+        def tenant() -> Tenant | None:
+            known = context.tables.get(place)
+            return None if known is None else known.tenant
+
+        def changed() -> None:
+            # From a thread, and perhaps when the loop has ended.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._signals.wake.set)
+
+        rules, uid = context.small_jobs, self._uid
+        jobs = ClusterJobs(context.children, tenant, spark, rules, changed, uid)
+        self._reporter.has_application = jobs.has_application
+        return jobs
 
     def _on_status(self, status: OperationStatus, retry: str) -> None:
         if self._session is not None:

@@ -139,12 +139,14 @@ class Reporter:
     Attributes:
         body: the resource as last seen.
         last: the status last offered.
+        has_application: whether a job, by its name, is done by a SparkApplication.
     """
 
     def __init__(self, context: OperatorContext, body: Body, on_gone: Callable[[], None]) -> None:
         known = dict(status_of(body))
         self.body = body
         self.last = _model(known)
+        self.has_application: Callable[[str], bool] = lambda _job: True
         self._context = context
         # kopf's queue of events is found by the context of its handler, in which we are now.
         self._handler_context = contextvars.copy_context()
@@ -238,8 +240,10 @@ class Reporter:
         application = None
         if status.attempt and status.operation_id:
             name = job_name(acting or status.operation_id, status.attempt)
-            # Not every attempt has a job: it may end with its plan, or with a bad template.
-            if status.phase is Phase.RUNNING or self.last.application == name:
+            # Not every attempt has a job: it may end with its plan, or with a bad template. What an
+            # earlier process has reported stays.
+            known = self.last.application == name
+            if known or (status.phase is Phase.RUNNING and self.has_application(name)):
                 application = name
         return _seen(status, generation).model_copy(
             update={

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tandem.errors import LocksUnavailable
+from tandem.jobs.port import JobPlace
 from tandem.kube.runtime.slots import JobSlots, Lane
 from tandem.locks.store import LockStore
 from tandem.operations.machine.events import Point
@@ -150,21 +151,31 @@ class SessionLoop:
             elif not self._has_slot and self._starts_job(effect.point):
                 await self._wait_for_slot()
             elif effect.point is Point.POLL_JOB and not self._has_slot:
-                # It runs already: an earlier operator started it.
-                self._slots.force(self._lane)
-                self._has_slot = True
+                place = self._session.job_place
+                if place is JobPlace.WAITS:
+                    await self._wait_for_slot()
+                elif place is JobPlace.ELSEWHERE:
+                    # It runs already: an earlier operator started it.
+                    self._slots.force(self._lane)
+                    self._has_slot = True
         return not self._signals.leaving
 
     def _needs_loop(self, point: Point) -> bool:
         """Whether the loop has to get what an effect needs."""
         if point is Point.AWAIT_LOCKS:
             return True
-        return not self._has_slot and (point is Point.POLL_JOB or self._starts_job(point))
+        if self._has_slot:
+            return False
+        return self._starts_job(point) or (
+            point is Point.POLL_JOB and self._session.job_place is not JobPlace.HERE
+        )
 
     def _starts_job(self, point: Point) -> bool:
-        return point is Point.START_JOB or (
+        """Whether an effect is about to start a job that takes a slot."""
+        begins = point is Point.START_JOB or (
             point is Point.ACQUIRE_LOCKS and self._session.needs_job
         )
+        return begins and self._session.job_place is not JobPlace.HERE
 
     async def _wait_delay(self, *, shorten: bool) -> None:
         until = self._loop.time() + self._session.wait_ms() / 1000

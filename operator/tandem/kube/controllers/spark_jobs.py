@@ -17,7 +17,7 @@ import concurrent.futures
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
@@ -65,14 +65,9 @@ class ApplicationCache:
 
     Of those that have ended only the last ones are kept: the others are rarely needed, and are
     read from the API server then.
-
-    Attributes:
-        on_end: called with each known application that ends, or that is deleted before: then
-            with True.
     """
 
     def __init__(self, *, ended: int = 1_000) -> None:
-        self.on_end: Callable[[Json, bool], None] | None = None
         self._known: dict[tuple[str, str], Json] = {}
         self._ended: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._keep = ended
@@ -87,9 +82,6 @@ class ApplicationCache:
         with self._lock:
             known = self._known.get(key)
             is_same = known is not None and known["metadata"]["uid"] == metadata["uid"]
-            ends = is_same and key not in self._ended and (
-                is_deleted or state_of(body) in FINISHED
-            )  # fmt: skip
             if is_deleted:
                 # The event of an earlier object of that name may come late.
                 if is_same:
@@ -101,12 +93,6 @@ class ApplicationCache:
                     self._ended[key] = None
                 if len(self._ended) > self._keep:
                     self._drop(next(iter(self._ended)))
-        if ends and self.on_end is not None:
-            self.on_end(trimmed(body), is_deleted)
-
-    def all(self) -> list[Json]:
-        with self._lock:
-            return list(self._known.values())
 
     def get(self, namespace: str, name: str) -> Json | None:
         with self._lock:
@@ -116,10 +102,7 @@ class ApplicationCache:
         """A call has found the object gone before the watch reported it."""
         key = (namespace, name)
         with self._lock:
-            known, ends = self._known.get(key), key not in self._ended
             self._drop(key)
-        if known is not None and ends and self.on_end is not None:
-            self.on_end(known, True)
 
     def _drop(self, key: tuple[str, str]) -> None:
         self._known.pop(key, None)
@@ -217,11 +200,7 @@ class ApplicationRunner:
                 kind is not installed).
             ClusterUnavailable: no answer; try again.
         """
-        self.create(self._builder.build(request, self._placement))
-
-    def create(self, body: Json) -> None:
-        """Create this application, or adopt our own that exists already. Raises: as `start`."""
-        self._call(self._create(body))
+        self._call(self._create(self._builder.build(request, self._placement)))
 
     def status(self, name: str) -> JobStatus:
         """Raises: ClusterUnavailable."""
@@ -371,12 +350,10 @@ class ApplicationRunner:
 
     def _call(self, call: Coroutine[Any, Any, T], timeout_s: float = CALL_S) -> T:
         with _translated_errors():
-            return call_on(self._loop, call, timeout_s)
+            return _call_on(self._loop, call, timeout_s)
 
 
-def call_on(
-    loop: asyncio.AbstractEventLoop, call: Coroutine[Any, Any, T], timeout_s: float = CALL_S
-) -> T:
+def _call_on(loop: asyncio.AbstractEventLoop, call: Coroutine[Any, Any, T], timeout_s: float) -> T:
     """Run a call on the loop, from another thread. Raises: ClusterUnavailable if it takes longer
     or the loop ends; what the call raises."""
     try:

@@ -29,7 +29,6 @@ from typing import Any, TypeVar
 import structlog
 
 from tandem.errors import AccessDenied, ClusterUnavailable, SparkMissing, TandemError
-from tandem.jobs.pool import KUBECONFIG_VARIABLE
 from tandem.jobs.runner import JobPhase, JobRunner, JobStatus
 from tandem.json_types import Json
 from tandem.kube.client.api import (
@@ -48,7 +47,6 @@ from tandem.kube.client.resources import version_number, version_of
 from tandem.kube.dev.request import (
     InvalidApplication,
     endpoint_of,
-    is_pool,
     mounted,
     request_of,
     secrets_of,
@@ -83,19 +81,10 @@ _ORPHANED = frozenset({states.SUBMITTED, states.RUNNING, states.UNKNOWN})
 class JobHost:
     """Where jobs run: how many at once, and how often they are polled."""
 
-    def __init__(
-        self,
-        api: Api,
-        runner: JobRunner,
-        max_jobs: int,
-        poll_s: float,
-        kubeconfig: Path | None = None,
-    ) -> None:
+    def __init__(self, api: Api, runner: JobRunner, max_jobs: int, poll_s: float) -> None:
         self.api = api
         self.runner = runner
         self.poll_s = poll_s
-        # A job pool reads its jobs in the cluster, with our rights.
-        self.pool_environ = {} if kubeconfig is None else {KUBECONFIG_VARIABLE: str(kubeconfig)}
         self.slots = asyncio.Semaphore(max_jobs)
         # A runner may block in any of its methods; each job at most in two at once.
         self._threads = ThreadPoolExecutor(2 * max_jobs + 4, "tandem-dev")
@@ -233,8 +222,6 @@ class ApplicationController:
                 self._remove_folder()
                 self._folder = Path(tempfile.mkdtemp(prefix="tandem-dev-"))
                 environ |= await mounted(self._host.api, self._body, self._folder)
-            if is_pool(self._body):
-                environ |= self._host.pool_environ
             request = request_of(self._body, self.key, environ)
             self._started = self.key
             self._start = asyncio.ensure_future(
@@ -534,7 +521,7 @@ class _Dev:
     def __init__(self, settings: DevSettings, api: Api, runner: JobRunner) -> None:
         self._labels = "" if settings.every else "=".join(MANAGED_BY)
         self._api = api
-        self._host = JobHost(api, runner, settings.max_jobs, settings.poll_s, settings.kubeconfig)
+        self._host = JobHost(api, runner, settings.max_jobs, settings.poll_s)
         self._served: dict[str, tuple[ApplicationController, asyncio.Task[None]]] = {}
 
     async def watch(self, path: ResourcePath, synced: asyncio.Event) -> None:

@@ -23,8 +23,7 @@ import structlog
 from tandem.errors import InvalidSpec
 from tandem.index.server.config import LISTEN_VARIABLE, SECRETS_VARIABLE, read
 from tandem.jobs.formats import APPS, INDEX_SERVER_APP
-from tandem.jobs.pool import POOL_APP, read_config
-from tandem.jobs.runner import SHORT_JOB_BYTES, JobRequest
+from tandem.jobs.runner import JobRequest
 from tandem.json_types import Json
 from tandem.kube.client.api import Api, ApiError, ResourcePath
 from tandem.spec.labels import ATTEMPT_LABEL, INPUT_BYTES_ANNOTATION, OPERATION_LABEL
@@ -52,15 +51,13 @@ def request_of(body: Mapping[str, Any], name: str, environ: Mapping[str, str]) -
     spec = body.get("spec") or {}
     file = str(spec.get("mainApplicationFile") or "")
     app = PurePosixPath(urlsplit(file).path)
-    known = sorted({*APPS, INDEX_SERVER_APP, POOL_APP})
+    known = sorted({*APPS, INDEX_SERVER_APP})
     if spec.get("type") != "Python" or app.suffix != ".py" or app.stem not in known:
         raise InvalidApplication(
             f"{file or 'it'} is not one of Tandem's applications ({', '.join(known)})"
         )
     if app.stem == INDEX_SERVER_APP:
         return _server_of(spec, name, environ)
-    if app.stem == POOL_APP:
-        return _pool_of(spec, name, environ)
     parser = _Arguments(add_help=False, allow_abbrev=False)
     parser.add_argument("--location", required=True)
     parser.add_argument("--spec", required=True)
@@ -90,30 +87,6 @@ def request_of(body: Mapping[str, Any], name: str, environ: Mapping[str, str]) -
     )
 
 
-def _pool_of(spec: Mapping[str, Any], name: str, environ: Mapping[str, str]) -> JobRequest:
-    """An application that does the jobs of a pool."""
-    parser = _Arguments(add_help=False, allow_abbrev=False)
-    parser.add_argument("--request", action="append", required=True)
-    found = parser.parse_args([str(word) for word in spec.get("arguments") or ()])
-    try:
-        read_config(found.request)
-    except InvalidSpec as error:
-        raise InvalidApplication(str(error)) from error
-    driver = spec.get("driver") or {}
-    return JobRequest(
-        name,
-        POOL_APP,
-        "",
-        "",
-        request=tuple(found.request),
-        cores=_cores(driver),
-        memory_bytes=_memory(str(driver.get("memory") or "")),
-        # It lives long enough for the optimizing compiler.
-        input_bytes=SHORT_JOB_BYTES,
-        environ=tuple(sorted(environ.items())),
-    )
-
-
 def _server_of(spec: Mapping[str, Any], name: str, environ: Mapping[str, str]) -> JobRequest:
     """An application that serves until it is stopped."""
     parser = _Arguments(add_help=False, allow_abbrev=False)
@@ -139,12 +112,6 @@ def endpoint_of(request: JobRequest) -> str:
     """Where an application that serves answers."""
     plain = read(request.request).access.mode == "Plaintext"
     return f"{'grpc' if plain else 'grpc+tls'}://{dict(request.environ)[LISTEN_VARIABLE]}"
-
-
-def is_pool(body: Mapping[str, Any]) -> bool:
-    """Whether it is an application that does the jobs of a pool."""
-    file = str((body.get("spec") or {}).get("mainApplicationFile") or "")
-    return PurePosixPath(urlsplit(file).path).stem == POOL_APP
 
 
 def serves(body: Mapping[str, Any]) -> bool:

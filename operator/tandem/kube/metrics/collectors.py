@@ -121,9 +121,8 @@ class Metrics:
         self.jobs_started = self._new(families.JOBS_STARTED)
         self.jobs_ended = self._new(families.JOBS_ENDED)
         self.job_duration = self._new(families.JOB_DURATION)
-        self.job_pools_started = self._new(families.JOB_POOLS_STARTED)
-        self.job_pools_ended = self._new(families.JOB_POOLS_ENDED)
-        self.pooled_jobs_ended = self._new(families.POOLED_JOBS_ENDED)
+        self.child_processes_started = self._new(families.CHILD_PROCESSES_STARTED)
+        self.small_jobs_lost = self._new(families.SMALL_JOBS_LOST)
         self.cleaned_files = self._new(families.CLEANED_FILES)
         self.cleaned_bytes = self._new(families.CLEANED_BYTES)
         self.api_requests = self._new(families.API_REQUESTS)
@@ -137,10 +136,6 @@ class Metrics:
         """Create the series that alerts use with `increase` before their first increment."""
         for where in families.WHERE.values:
             self.internal_errors.prepare(where)
-        for reason in families.POOL_END.values:
-            self.job_pools_ended.prepare(reason)
-        for outcome in families.POOLED_OUTCOME.values:
-            self.pooled_jobs_ended.prepare(outcome)
         for reason in families.BAD_ENDS:
             self.step_failures.prepare(reason)
             for kind in OPERATIONS:

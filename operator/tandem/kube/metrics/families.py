@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 from math import prod
 from typing import Final, Literal
 
@@ -36,30 +35,6 @@ class MetricLabel:
         return text if text in self.values else OTHER
 
 
-class PoolEnd(StrEnum):
-    """How a job pool ended."""
-
-    FINISHED = "Finished"
-    FAILED = "Failed"
-    NOT_STARTED = "NotStarted"
-    DELETED = "Deleted"
-
-
-class PooledState(StrEnum):
-    """What is known of a job in a pool."""
-
-    WAITING = "Waiting"
-    RUNNING = "Running"
-    SUCCEEDED = "Succeeded"
-    FAILED = "Failed"
-    LOST = "Lost"
-    STOPPED = "Stopped"
-
-    @property
-    def is_end(self) -> bool:
-        return self not in (PooledState.WAITING, PooledState.RUNNING)
-
-
 def _label(name: str, values: Iterable[str]) -> MetricLabel:
     return MetricLabel(name, frozenset(values))
 
@@ -71,10 +46,6 @@ OUTCOME = _label("outcome", ENDED)
 REASON = _label("reason", (*Reason, OTHER))
 JOB_REASON = _label("reason", (*Reason, OTHER, "Finished", "Stopped"))
 JOB_OUTCOME = _label("outcome", ("Succeeded", "Failed"))
-POOL_STATE = _label("state", ("Starting", "Running"))
-POOL_END = _label("reason", PoolEnd)
-POOLED_STATE = _label("state", (PooledState.WAITING, PooledState.RUNNING))
-POOLED_OUTCOME = _label("outcome", [each for each in PooledState if each.is_end])
 STEP = _label("step", Point)
 VERB = _label("verb", ("GET", "LIST", "POST", "PATCH", "DELETE", OTHER))
 API_RESOURCE = _label(
@@ -86,7 +57,6 @@ API_RESOURCE = _label(
         "secrets",
         "services",
         "events",
-        "configmaps",
         OTHER,
     ),
 )
@@ -305,23 +275,13 @@ JOB_DURATION = _histogram(
     KIND,
     JOB_OUTCOME,
 )
-JOB_POOLS = _gauge(
-    "job_pools", "Job pools whose application starts or runs (--job-pool).", POOL_STATE
+CHILD_PROCESSES = _gauge(
+    "child_processes", "Processes of the operator that do small jobs, one a tenant."
 )
-JOB_POOLS_STARTED = _counter("job_pools_started", "Job pools created.")
-JOB_POOLS_ENDED = _counter(
-    "job_pools_ended",
-    "Job pools that ended: `Finished` with no job left, `NotStarted` if their driver did not run "
-    "in time, `Deleted` by others, else `Failed`.",
-    POOL_END,
-)
-POOLED_JOBS = _gauge(
-    "pooled_jobs", "Jobs in pools, by whether their pool has begun them.", POOLED_STATE
-)
-POOLED_JOBS_ENDED = _counter(
-    "pooled_jobs_ended",
-    "Jobs of pools that ended: `Stopped` by us, `Lost` without a report.",
-    POOLED_OUTCOME,
+CHILD_PROCESSES_STARTED = _counter("child_processes_started", "Such processes begun.")
+SMALL_JOBS = _gauge("small_jobs", "Jobs that they do.")
+SMALL_JOBS_LOST = _counter(
+    "small_jobs_lost", "Small jobs whose process ended, or ran out of memory."
 )
 
 # Cleaning.

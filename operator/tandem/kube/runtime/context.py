@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from tandem.delta.budget import TableBudget
-from tandem.jobs.pool import PoolRules
-from tandem.jobs.runner import JobRunner
+from tandem.jobs.runner import SMALL_BYTES, JobRunner
+from tandem.kube.children.jobs import SmallJobRules
+from tandem.kube.children.supervisor import ChildProcesses
 from tandem.kube.client.api import Api
 from tandem.kube.client.resources import TABLE_KIND, Body, CachedResource, ResourceCache
 from tandem.kube.metrics.collectors import Metrics
@@ -59,7 +60,8 @@ class OperatorSettings:
             `tandem.kube.tables.location_policy`. None: anywhere.
         job_limits: how many jobs may run at once.
         automatic_slots: how many of them may be of automatic operations; 0 for no limit.
-        job_pools: which jobs share an application.
+        small_job_bytes: jobs that read at most so much are done by processes of ours, without
+            Spark; 0 for none.
         deadline_s: `activeDeadlineSeconds` of operations that name none; 0 for no deadline.
         workers: threads for work on tables; those that take long have more (docs/decisions/0169).
         store_timeout_s: how long a request of a store may take, retries and all.
@@ -88,7 +90,7 @@ class OperatorSettings:
     allowed_locations: tuple[str, ...] = ()
     allowed_endpoints: tuple[str, ...] = ()
     job_limits: JobLimits = field(default_factory=lambda: JobLimits(16))
-    job_pools: PoolRules = field(default_factory=PoolRules)
+    small_job_bytes: int = SMALL_BYTES
     deadline_s: int = 0
     automatic_slots: int = 0
     workers: int = 16
@@ -107,6 +109,16 @@ class OperatorSettings:
     index_calm_s: float = 10.0
     status_s: float = 1.0
     progress_s: float = 5.0
+
+    @property
+    def small_jobs(self) -> SmallJobRules:
+        """Which jobs are done without Spark: those that fit into a process of ours."""
+        most = self.small_job_bytes
+        return SmallJobRules(
+            most if self.table_memory is None else min(most, self.table_memory // 4),
+            bounded=bool(self.allowed_locations),
+            trusted=self.kubeconfig is not None,
+        )
 
     @property
     def names_namespaces(self) -> bool:
@@ -133,7 +145,7 @@ class OperatorSettings:
             "max_jobs": self.job_limits.total,
             "max_jobs_per_namespace": self.job_limits.per_namespace,
             "max_jobs_per_table": self.job_limits.per_table,
-            "job_pool": self.job_pools.slots,
+            "small_job_bytes": self.small_job_bytes,
             "deadline_s": self.deadline_s,
             "automatic_slots": self.automatic_slots,
             "workers": self.workers,
@@ -185,7 +197,8 @@ class OperatorContext:
     """`may_write`: whether we lead: not before the election, and never again once it was lost.
     `active_operations`: the uids of operations that have a running controller; `cancelled`: of
     those that are being deleted and are cleaned up; `workers`: threads that work on tables;
-    `index_threads`: those that ask index servers, which may hang."""
+    `index_threads`: those that ask index servers, which may hang. `children`: processes that do
+    small jobs; None if every job has an application of its own."""
 
     settings: OperatorSettings
     api: Api
@@ -200,6 +213,8 @@ class OperatorContext:
     automatic_slots: AutomaticSlots
     runner_factory: RunnerFactory
     metrics: Metrics
+    children: ChildProcesses | None = None
+    small_jobs: SmallJobRules = field(default_factory=SmallJobRules)
     interceptor: Interceptor = passthrough
     automations: Sequence[TableAutomation] = ()
     may_write: Callable[[], bool] = lambda: True

@@ -28,6 +28,7 @@ from tandem.errors import (
     StorageError,
     TandemError,
 )
+from tandem.kube.children.tenants import Tenant
 from tandem.kube.client.api import Api, ApiError, Forbidden, NotFound, ResourcePath
 from tandem.kube.client.events import traceback_of
 from tandem.kube.metrics.collectors import Metrics
@@ -239,6 +240,7 @@ class TableContext:
         self._reason = Reason.ADOPTED
         self._changed = ""
         self._secret_version = ""
+        self._secret: Mapping[str, str] = {}
         self._secret_looked_s = 0.0
         self._looks = 0
         self._errors = 0
@@ -246,6 +248,16 @@ class TableContext:
     @property
     def is_ready(self) -> bool:
         return self.table is not None
+
+    @property
+    def tenant(self) -> Tenant | None:
+        """Who works on it, with which credentials; None before it was opened."""
+        if self._opened is None or self.resource is None:
+            return None
+        storage, namespace = self.resource.spec.storage, self.resource.namespace
+        reference = storage.secret_ref
+        secret = "" if reference is None else f"{reference.name}/{self._secret_version}"
+        return Tenant(namespace, storage.service_account_name or "", secret, self._secret)
 
     @property
     def log_facts(self) -> LogFacts | None:
@@ -348,6 +360,7 @@ class TableContext:
         self._opened = replace(fresh, store=store, log=DeltaLog(store, budget=fresh.log.budget))
         if self.log is None:
             self.log = TableLog(self._opened.log)
+        self._secret = environ or {}
         if version != self._secret_version and self._secret_version:
             _log.info("credentials renewed", table=resource.name, namespace=resource.namespace)
         self._secret_version = version

@@ -7,8 +7,8 @@ when to stop waiting. `tandem.jobs.formats` says which files there are, and who 
 from __future__ import annotations
 
 from tandem.errors import AlreadyExists, ManifestInvalid
-from tandem.jobs.formats import JobSpec, RoundRequest
-from tandem.jobs.port import JobKey, RoundState, read_side_file
+from tandem.jobs.formats import Job, JobSpec, RoundRequest
+from tandem.jobs.port import JobKey, JobPlace, RoundState, read_side_file
 from tandem.jobs.results import JobFailure, JobProgress, JobResult, SideFileRef
 from tandem.jobs.runner import LOST, JobPhase, JobRequest, JobRunner
 from tandem.operations.attempt import paths, records
@@ -21,6 +21,12 @@ class FileJobs:
 
     def __init__(self, runner: JobRunner) -> None:
         self._runner = runner
+
+    def place_for(self, operation_id: str, job: Job, input_bytes: int) -> JobPlace:  # noqa: ARG002
+        return JobPlace.ELSEWHERE
+
+    def place_of(self, key: JobKey) -> JobPlace:  # noqa: ARG002
+        return JobPlace.ELSEWHERE
 
     def start(self, key: JobKey, request: JobRequest, spec: JobSpec) -> None:  # noqa: ARG002
         self._runner.start(request)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from tandem.delta.datafiles.bloom_filters import usable_filters
 from tandem.errors import ManifestInvalid, OutputMissing, Reason
-from tandem.jobs.formats import JobSpec, JobTable
+from tandem.jobs.formats import Job, JobSpec, JobTable
 from tandem.jobs.port import JobKey, Jobs
 from tandem.jobs.results import JobProgress, JobResult
 from tandem.jobs.runner import LOST, JobRequest
@@ -131,6 +131,19 @@ def request(work: Work, attempt: int) -> JobRequest:
         attempt=attempt,
         allowed_locations=work.table.allowed_prefixes,
     )
+
+
+def planned_job(work: Work) -> tuple[Job, int]:
+    """The job of the attempt, frozen or about to be, and how many bytes it reads, of a source as
+    far as that is known."""
+    if work.plan is not None and work.job is not None:
+        job, read = work.job.job, work.plan.summary.input_bytes
+    else:
+        assert work.planned is not None
+        assert work.planned.job is not None
+        job, read = work.planned.job, work.planned.summary.input_bytes
+    source = work.planned.source_bytes if work.planned else 0
+    return job, read + (source or 0)
 
 
 def key(work: Work, attempt: int) -> JobKey:

@@ -22,6 +22,7 @@ from tandem.errors import (
     TandemError,
     Unreachable,
 )
+from tandem.jobs.port import JobPlace
 from tandem.locks.rules import (
     NOTHING,
     CommitLease,
@@ -141,6 +142,14 @@ class Performer:
             Point.RELEASE_LOCKS: self._release_locks,
             Point.MAINTAIN: self._maintain,
         }
+
+    def job_place(self, effect: Effect) -> JobPlace:
+        """Where the job is done, or would be, that this effect is about."""
+        jobs, work = self._ports.jobs, self.work
+        if effect.point is Point.POLL_JOB:
+            return jobs.place_of(job_control.key(work, effect.attempt))
+        job, input_bytes = job_control.planned_job(work)
+        return jobs.place_for(self._id, job, input_bytes)
 
     def close(self) -> None:
         """No more effects follow: another session may take the attempt over."""
@@ -390,7 +399,14 @@ class Performer:
 
     def _poll_job(self, effect: Effect, _state: OperationState) -> Event:
         now_ms = self._ports.clock.now_ms()
-        found = job_control.poll(self.work, self._ports.jobs, effect.attempt, effect.round, now_ms)
+        jobs = self._ports.jobs
+        try:
+            found = job_control.poll(self.work, jobs, effect.attempt, effect.round, now_ms)
+        except (InvalidSpec, JobRefused, SparkMissing) as error:
+            return self._start_refused(effect, error)  # of a job that has waited for its slot
+        except Unreachable:
+            self._unsure.add(effect.attempt)  # likewise
+            raise
         if self.work.exclusive and isinstance(found, JobRunning):
             return self._yield_to_commits() or self._yield_to_locks() or found
         return found

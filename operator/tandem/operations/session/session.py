@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tandem.errors import TandemError
+from tandem.jobs.port import JobPlace
 from tandem.operations.machine.events import (
     Effect,
     EffectFailed,
@@ -131,6 +132,13 @@ class Session:
             return self._first.needs_job
         attempt = self.state.attempt
         return not (attempt.without_job or attempt.persisted)
+
+    @property
+    def job_place(self) -> JobPlace:
+        """Where the job is done, or would be, that the next effect is about."""
+        if self._first is not None:
+            return self._first.job_place
+        return self._performer.job_place(self._effects[0])
 
     @property
     def acting(self) -> Identity:

@@ -2,7 +2,7 @@
 
 Pure.
 
-    manifest          builds applications of jobs, servers and pools, with their sizes
+    manifest          builds applications of jobs and servers, with their sizes
     port              the port to Spark operators; states and reasons
     template          checks and merges users' templates
     policy            what a template may do

@@ -1,4 +1,4 @@
-"""`SparkApplication`s of jobs, of index servers and of pools: builds them, and reads jobs back."""
+"""`SparkApplication`s of jobs and of index servers: builds them, and reads jobs back."""
 
 from __future__ import annotations
 
@@ -198,25 +198,6 @@ def _require_lists(volumes: Any, mounts: Any, field: str) -> None:
             )
 
 
-# What makes an application of Spark one that does the jobs of a pool. Pure.
-#
-# It differs from a job: its driver reads in the cluster which jobs to do, so it has its account's
-# token, and its Python process holds what several jobs need.
-
-
-POOL_BESIDE: Final = GIB
-"""Memory of the driver's Python process beside the workers."""
-
-
-def pool_application(body: Json) -> Json:
-    """The application of a job, made to do the jobs of a pool."""
-    for owner in body["metadata"]["ownerReferences"]:
-        # Some clusters ask for a further right for it.
-        del owner["blockOwnerDeletion"]
-    body["spec"]["driver"]["template"]["spec"].pop("automountServiceAccountToken", None)
-    return body
-
-
 # Additions to the pods of an application beyond its template: credentials, no privileges, and a
 # writable volume. Pure.
 
@@ -370,10 +351,6 @@ class KubeflowApplications:
         whole = replace(placement, template=templates.merge(layer, placement.template or {}))
         return service_application(build(request, whole, self.settings), service)
 
-    def build_pool(self, request: JobRequest, placement: JobPlacement) -> Json:
-        self._check(placement)
-        return pool_application(build(request, placement, self.settings, beside=POOL_BESIDE))
-
     def _check(self, placement: JobPlacement) -> None:
         # The caller may not have checked the template.
         self.check(
@@ -404,13 +381,9 @@ class KubeflowApplications:
         return f"sparkoperator.k8s.io/app-name={name}"
 
 
-def build(
-    request: JobRequest, placement: JobPlacement, settings: ApplicationSettings, *, beside: int = 0
-) -> Json:
+def build(request: JobRequest, placement: JobPlacement, settings: ApplicationSettings) -> Json:
     """The `SparkApplication` of one attempt. The same arguments give the same object.
 
-    Args:
-        beside: bytes of memory that the driver needs beside its heap and its workers.
     Raises: InvalidSpec that names the path that a template must not set, or if a name is not a
         DNS-1035 label.
     """
@@ -430,8 +403,6 @@ def build(
         max_executors=settings.max_executors,
         distributed=distributed,
     )
-    driver_size = replace(size.driver, overhead=size.driver.overhead + beside)
-    size = replace(size, driver=driver_size)
     # If a table has both, the Secret is used.
     account = "" if secret_name else placement.service_account
     defaults = _defaults(request, settings, size, account or settings.service_account)

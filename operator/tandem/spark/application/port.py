@@ -453,10 +453,6 @@ class ApplicationBuilder(Protocol):
         InvalidSpec."""
         ...
 
-    def build_pool(self, request: JobRequest, placement: JobPlacement) -> Json:
-        """The whole object of an application that does the jobs of a pool. Raises: InvalidSpec."""
-        ...
-
     def classify(
         self,
         application: Mapping[str, Any] | None,

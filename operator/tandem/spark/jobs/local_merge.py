@@ -493,7 +493,7 @@ def _sent(
 
     try:
         yield given
-    finally:  # else its file stays as long as Spark, which a pool's jobs share
+    finally:  # else its file stays as long as Spark, which other jobs share
         sent.destroy()
 
 

@@ -20,13 +20,14 @@ import tempfile
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tandem.errors import JobFailed, StorageError, TandemError
-from tandem.jobs.formats import JobSpec, RoundRequest
-from tandem.jobs.port import JobKey, RoundState, read_side_file
+from tandem.jobs.formats import Job, JobSpec, RoundRequest
+from tandem.jobs.port import JobKey, JobPlace, RoundState, read_side_file
 from tandem.jobs.results import JobFailure, JobProgress, JobResult, SideFileRef
 from tandem.jobs.runner import SMALL_BYTES, JobPhase, JobRequest, JobStatus
 from tandem.spark.jobs.apps import run, run_here
@@ -53,8 +54,10 @@ STOP_SECONDS: Final = 5.0
 class _Said:
     """What the engine and a job have said to each other. `files`: what results refer to, by path.
     `asked` is set by the engine whenever it said something. After `stopped`, the job says nothing
-    that counts: what it wrote is about to be deleted."""
+    that counts: what it wrote is about to be deleted. `changed` is called when the job has said
+    something."""
 
+    changed: Callable[[], None]
     requests: dict[int, RoundRequest] = field(default_factory=dict)
     results: dict[int, JobResult] = field(default_factory=dict)
     failures: dict[int, JobFailure] = field(default_factory=dict)
@@ -70,7 +73,7 @@ class _Said:
 class HeldControl(Control):
     """The job's side, in memory."""
 
-    said: _Said = field(default_factory=_Said)
+    said: _Said = field(default_factory=lambda: _Said(_nothing))
     begun_s: float = field(default_factory=time.monotonic)
     folder: Store | None = None
     """For files between driver and tasks, which are other processes on Spark."""
@@ -96,10 +99,12 @@ class HeldControl(Control):
             with contextlib.suppress(StorageError):  # what is lost by that is only time
                 self._keep(result)
         self.said.results[result.round] = result
+        self.said.changed()
         return True
 
     def fail(self, error: TandemError, round_: int = 0) -> None:
         self.said.failures.setdefault(round_, self.failure_of(error, round_))
+        self.said.changed()
 
     def counters(self, round_: int) -> Counters:
         if self.folder is not None:
@@ -137,7 +142,7 @@ class HeldControl(Control):
 @dataclass
 class _Job:
     """`ended` is set when the job is to end, or to go on on Spark; it is `stopped` only in the
-    first case. `waits`: for its turn."""
+    first case. `waits`: for its turn. `needs_spark`: and there is none here."""
 
     control: HeldControl
     request: JobRequest
@@ -145,6 +150,7 @@ class _Job:
     ended: threading.Event = field(default_factory=threading.Event)
     waits: bool = False
     on_spark: bool = False
+    needs_spark: bool = False
     failure: TandemError | None = None
 
     @property
@@ -195,25 +201,45 @@ class InProcessJobs:
     """A `Jobs` whose jobs are threads.
 
     Args:
-        spark: does what needs Spark.
+        spark: does what needs Spark; without it, a job that needs it ends, and `poll` says so.
+        changed: called, in any thread, with the name of a job that has something new to say.
+        at_once: how many jobs compute at once; None for one on each core. A job holds rows in
+            memory then, but not while it waits for a round.
     """
 
-    def __init__(self, spark: Spark) -> None:
+    def __init__(
+        self,
+        spark: Spark | None,
+        changed: Callable[[str], None] | None = None,
+        at_once: int | None = None,
+    ) -> None:
         self._spark = spark
+        self._changed = changed or (lambda _: None)
         self._jobs: dict[str, _Job] = {}
         self._lock = threading.Lock()
-        # One for each core: a job holds rows in memory, but not while it waits for a round.
-        self._slots = threading.BoundedSemaphore(os.cpu_count() or 1)
+        self._slots = threading.BoundedSemaphore(at_once or os.cpu_count() or 1)
+
+    def place_for(self, operation_id: str, job: Job, input_bytes: int) -> JobPlace:  # noqa: ARG002
+        return JobPlace.HERE
+
+    def place_of(self, key: JobKey) -> JobPlace:  # noqa: ARG002
+        return JobPlace.HERE
 
     def start(self, key: JobKey, request: JobRequest, spec: JobSpec) -> None:
+        """Also raises RuntimeError if there is no thread for the job."""
         with self._lock:
             if key.name in self._jobs:
                 return
-            if not needs_no_spark(request):
+            if self._spark is not None and not needs_no_spark(request):
                 self._spark.require()
             thread = threading.Thread(target=lambda: self._perform(job), name=key.name, daemon=True)
-            job = self._jobs[key.name] = _Job(HeldControl(spec, key.store), request, thread)
-            thread.start()
+            said = _Said(lambda: self._changed(key.name))
+            job = self._jobs[key.name] = _Job(HeldControl(spec, key.store, said), request, thread)
+            try:
+                thread.start()
+            except RuntimeError:  # no memory for its stack
+                del self._jobs[key.name]
+                raise
 
     def knows(self, key: JobKey) -> bool:
         return key.name in self._jobs
@@ -222,21 +248,27 @@ class InProcessJobs:
         job = self._jobs.get(key.name)
         if job is None:
             return RoundState(JobStatus(JobPhase.UNKNOWN, "not started by this process"))
-        status, said = job.status(self._spark.log() if job.on_spark else ""), job.control.said
+        log = self._spark.log() if self._spark is not None and job.on_spark else ""
+        status, said = job.status(log), job.control.said
         if round_ in said.results:
             return RoundState(status, has_result=True)
         failure = said.failures.get(round_, said.failures.get(0))
-        return RoundState(status, failure=failure, progress=said.progress)
+        return RoundState(
+            status, failure=failure, progress=said.progress, needs_spark=job.needs_spark
+        )
 
     def result(self, key: JobKey, round_: int) -> JobResult | None:
         job = self._jobs.get(key.name)
         return None if job is None else job.control.said.results.get(round_)
 
     def read(self, store: Store, ref: SideFileRef) -> bytes:
-        for job in list(self._jobs.values()):
-            if (held := job.control.said.files.get(ref.path)) is not None:
-                return held
-        return read_side_file(store, ref)
+        held = self.held(ref.path)
+        return read_side_file(store, ref) if held is None else held
+
+    def held(self, path: str) -> bytes | None:
+        """A file that a result refers to; None if no job of this process has written it."""
+        found = (job.control.said.files.get(path) for job in list(self._jobs.values()))
+        return next((data for data in found if data is not None), None)
 
     def ask(self, key: JobKey, request: RoundRequest) -> RoundRequest:
         job = self._jobs.get(key.name)
@@ -259,7 +291,7 @@ class InProcessJobs:
         if job is None:
             return
         job.stop()
-        if job.on_spark:
+        if self._spark is not None and job.on_spark:
             job.thread.join(END_SECONDS)
             if job.thread.is_alive():
                 self._spark.cancel(key.name)
@@ -270,7 +302,12 @@ class InProcessJobs:
     def _perform(self, job: _Job) -> None:
         def work(control: Control) -> None:
             turn = _Turn(self._slots, job)
-            if needs_no_spark(job.request) and run_here(control, job.ended, turn):
+            # Without Spark, who starts a job has decided that it is small.
+            here = self._spark is None or needs_no_spark(job.request)
+            if here and run_here(control, job.ended, turn):
+                return
+            if self._spark is None:
+                job.needs_spark = not job.stopped
                 return
             job.on_spark = True
             job.ended.clear()
@@ -284,3 +321,8 @@ class InProcessJobs:
                     run(replace(job.control, folder=open_store(folder)), context, job.ended)
 
         job.failure = recorded(work, job.control)
+        self._changed(job.request.name)
+
+
+def _nothing() -> None:
+    pass

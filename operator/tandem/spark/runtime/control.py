@@ -239,8 +239,7 @@ def open_job(
     """
     data = open_store(location, options).get(spec_path)
     spec = _parse(JobSpec, data, spec_path)
-    if allowed:
-        _require_as_started(spec, location, spec_path, options, allowed)
+    require_as_started(spec, location, spec_path, options, allowed)
     store = open_store(
         location,
         {**spec.table.storage_options, **options},
@@ -249,9 +248,16 @@ def open_job(
     return Control(spec, store)
 
 
-def _require_as_started(
+def require_as_started(
     spec: JobSpec, location: str, path: str, options: dict[str, str], allowed: tuple[str, ...]
 ) -> None:
+    """Check the locations of a job that was read from `path` against `allowed`, if there are any,
+    and the table against the one that the job was started for.
+
+    Raises: ManifestInvalid, LocationNotAllowed.
+    """
+    if not allowed:
+        return
     require_allowed(location, allowed, resource=path, field="table.location")
     for source in spec.job.sources:
         require_allowed(source, allowed, resource=path, field="job.sourceLocation")
@@ -370,10 +376,11 @@ def translate(error: BaseException) -> TandemError:
             expected="a value for every row",
             remedy="Change the statement or the source, or leave such rows out",
         )
-    if OUT_OF_MEMORY.search(text):
+    short = isinstance(error, MemoryError)
+    if short or OUT_OF_MEMORY.search(text):
         return errors.OutOfMemory(
             "the job ran out of memory",
-            found=_around(OUT_OF_MEMORY, text),
+            found=text[:300] if short else _around(OUT_OF_MEMORY, text),
             remedy="Give its driver or executors more memory in sparkTemplate (Python workers use "
             "`memoryOverhead`), or set a smaller target file size",
         )

@@ -1,7 +1,8 @@
-"""Job pools: how long a small compaction takes with a warm pool, many tables compacted once each,
-and a pool whose driver's pod is deleted half-way. What takes how long is printed and gates nothing.
+"""Small jobs in the operator's pod: how long a small compaction takes, many tables compacted once
+each, the same without the Spark operator's kind, and an operator's pod that is deleted half-way.
+What takes how long is printed and gates nothing.
 
-E2E_POOL_TABLES: how many tables are compacted; the figure that is published is of 200.
+E2E_SMALL_TABLES: how many tables are compacted; the figure that is published is of 200.
 """
 
 from __future__ import annotations
@@ -19,29 +20,18 @@ from deltalake import write_deltalake
 
 from e2e import install
 from e2e.figures import Figures
-from e2e.install import LAKE
 from e2e.kube_api import Json, condition, until
 from e2e.lake import API, ENDED, Lake, compaction
 from e2e.target import Target
 
-TABLES = int(os.environ.get("E2E_POOL_TABLES", "20"))
+TABLES = int(os.environ.get("E2E_SMALL_TABLES", "20"))
 AIM_TABLES, AIM_S = 200, 180
 """So many tables in so many seconds, on two cores."""
-WARM, AIM_WARM_S = 7, 3
+WARM, AIM_WARM_S, AIM_COLD_S = 7, 0.6, 6
 LOST = 12
-"""Tables whose jobs are under way, or wait, when their pool dies."""
-SLOTS, LOADS, ROWS = 4, 4, 1_000
-POOL_LABEL = "tandem.dev/job-pool"
-POOLED: Json = {
-    "pool": {"slots": SLOTS},
-    "sparkTemplate": {
-        "spec": {
-            # Jobs of a pool share it.
-            "driver": {"coreRequest": "100m", "memory": "1g", "memoryOverhead": "2g"},
-            "executor": install.SMALL["spec"]["executor"],
-        }
-    },
-}
+"""Tables whose jobs are under way, or wait, when the operator's pod is deleted."""
+LOADS, ROWS = 4, 1_000
+SMALL: Json = {"small": "256Mi"}
 SLOW_S = 900.0
 """For starts of pods beside much other work, and for jobs that start again one after the other."""
 
@@ -154,34 +144,24 @@ def phase(operation: Json) -> str:
     return str(operation.get("status", {}).get("phase", ""))
 
 
-def drivers(lake: Lake) -> list[str]:
-    """The names of the pools' drivers' pods that run."""
-    return [
-        str(pod["metadata"]["name"])
-        for pod in lake.pods("driver", "tandem-pool-")
-        if pod["status"].get("phase") == "Running"
-    ]
-
-
 @pytest.fixture(scope="module")
-def pooled(cluster: Target, lake: Lake) -> Iterator[Lake]:
-    """Tandem with job pools. At the end the pools are ended, as their administrator would."""
+def small(cluster: Target, lake: Lake) -> Iterator[Lake]:
+    """Tandem as it is installed by default: the others' jobs are all SparkApplications."""
     if cluster.kube.pods(install.SYSTEM, install.OPERATOR):
         install.remove_tandem(cluster)
-    install.tandem(cluster, POOLED)
+    install.tandem(cluster, SMALL)
     cluster.kube.rolled_out(install.SYSTEM, "deployment/tandem-operator")
     yield lake
-    cluster.kube("delete", "configmaps", "-n", LAKE, "-l", POOL_LABEL)
     lake.nothing_is_left_behind()
 
 
-def test_small_compactions_in_a_warm_pool(pooled: Lake, figures: Figures, tmp_path: Path) -> None:
-    """The first starts the pool, the others find it."""
-    tables = Tables.made(pooled, tmp_path, "pool-warm", WARM + 1)
+def test_small_compactions(small: Lake, figures: Figures, tmp_path: Path) -> None:
+    """The first begins a process, the others find it."""
+    tables = Tables.made(small, tmp_path, "small-warm", WARM + 1)
     cold, *warm = (tables.compact([name]) for name in tables.names)
     figures.fact(
-        "job pool, a small compaction, applied to Succeeded",
-        f"with a cold pool {cold:.1f} s; with a warm one, median of {len(warm)}"
+        "a small compaction, applied to Succeeded",
+        f"the first one {cold:.1f} s (≤ {AIM_COLD_S}); median of {len(warm)} more"
         f" {statistics.median(warm):.1f} s, {min(warm):.1f} to {max(warm):.1f} (≤ {AIM_WARM_S})",
     )
     assert set(tables.attempts()) == {1}
@@ -189,38 +169,39 @@ def test_small_compactions_in_a_warm_pool(pooled: Lake, figures: Figures, tmp_pa
     tables.has_all_rows(tables.names[0], tables.names[-1])
 
 
-def test_many_tables_compacted_once_each(pooled: Lake, figures: Figures, tmp_path: Path) -> None:
-    """All at once; the pool may have to start."""
-    tables = Tables.made(pooled, tmp_path, "pool-many", TABLES)
+def test_many_tables_compacted_once_each(small: Lake, figures: Figures, tmp_path: Path) -> None:
+    tables = Tables.made(small, tmp_path, "small-many", TABLES)
     seconds = tables.compact(tables.names)
     figures.fact(
-        f"job pool, {TABLES} tables compacted once each",
+        f"small jobs, {TABLES} tables compacted once each",
         f"{seconds:.0f} s, {TABLES / seconds:.2f} a second (≤ {AIM_S} s for {AIM_TABLES})",
     )
     assert len(tables.attempts()) == TABLES
+    assert not tables.applications()
     tables.has_all_rows(tables.names[0], tables.names[TABLES // 2], tables.names[-1])
 
 
-def test_a_pool_that_dies_half_way_loses_no_operation(
-    pooled: Lake, figures: Figures, tmp_path: Path
+def test_an_operator_that_is_deleted_half_way_loses_no_operation(
+    small: Lake, figures: Figures, tmp_path: Path
 ) -> None:
-    """Its driver's pod is deleted while its jobs run and wait. Each starts again by itself."""
-    tables = Tables.made(pooled, tmp_path, "pool-lost", LOST)
+    """With its processes, while jobs run and wait. The next one begins them again."""
+    tables = Tables.made(small, tmp_path, "small-lost", LOST)
     began = time.monotonic()
     tables.apply(tables.names)
-    until(lambda: drivers(pooled), "no driver of a pool runs", within_s=SLOW_S)
     until(
         lambda: any(phase(each) == "Running" for each in tables.found("tablecompactions")),
         lambda: tables.odd("tablecompactions", lambda _: False),
     )
-    for name in drivers(pooled):
-        pooled.target.kube("delete", "pod", name, "-n", LAKE, "--force", "--grace-period=0")
+    kube = small.target.kube
+    for pod in kube.pods(install.SYSTEM, install.OPERATOR):
+        name = str(pod["metadata"]["name"])
+        kube("delete", "pod", name, "-n", install.SYSTEM, "--force", "--grace-period=0")
     left = sum(phase(each) not in ENDED for each in tables.found("tablecompactions"))
-    assert left, "all compactions were over before the pool died"
+    assert left, "all compactions were over before the operator died"
     tables.await_ends()
     attempts = tables.attempts()
     figures.fact(
-        "job pool, its driver's pod deleted half-way",
+        "small jobs, the operator's pod deleted half-way",
         f"{left} of {LOST} compactions were left; all succeeded {time.monotonic() - began:.0f} s"
         f" after they were applied, {sum(each > 1 for each in attempts)} by a second attempt",
     )
