@@ -77,6 +77,7 @@ def with_tandem(kubeconfig: str, namespace: str, endpoint: str, prefix: str, fla
         kubeconfig=Path(kubeconfig),
         etcd=EtcdSettings((endpoint,), prefix),
         job_limits=JobLimits(),
+        small_job_bytes=0,
         poll_ms=20,
     )
 

@@ -86,7 +86,7 @@ class OperationController:
         self._was_suspended = False
         self._interrupted = False
         self._left = asyncio.Event()
-        """Set when no session is under way any more."""
+        """Set when no session is under way any more; cleared when one begins."""
         self._reported: OperationStatus | None = None
         self._log_context = LogContext(
             *self._key,
@@ -411,6 +411,7 @@ class OperationController:
             ),
         )
         self._session = session
+        self._left.clear()
         self._stop_if_moved()  # while it was opened
         self._log_context.operation = session.identity.operation_id
         try:
