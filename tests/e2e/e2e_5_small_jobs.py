@@ -28,7 +28,7 @@ TABLES = int(os.environ.get("E2E_SMALL_TABLES", "20"))
 AIM_TABLES, AIM_S = 200, 180
 """So many tables in so many seconds, on two cores."""
 WARM, AIM_WARM_S, AIM_COLD_S = 7, 0.6, 6
-LOST = 12
+LOST = 60
 """Tables whose jobs are under way, or wait, when the operator's pod is deleted."""
 LOADS, ROWS = 4, 1_000
 SMALL: Json = {"small": "256Mi"}
