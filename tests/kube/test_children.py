@@ -540,7 +540,7 @@ def test_a_child_that_says_something_else_is_killed(frame: bytes) -> None:
     theirs.send_bytes(frame)
     calling.join(LIMIT_S)
     assert process.killed.is_set()
-    await_that(lambda: changed == ["job"], "the job is told")
+    await_that(lambda: changed == ["job"], "a notification of the job")
     theirs.close()
 
 

@@ -64,7 +64,7 @@ def stage(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         cluster,
         space.namespace,
         small_job_bytes=SMALL_BYTES,
-        poll_ms=60_000,  # it is told of every result
+        poll_ms=60_000,  # no result is found by polling
         job_limits=JobLimits(1),
     )
     with operating(settings, HeldJobs(), spark=True) as operator:

@@ -10,7 +10,6 @@ import os
 import resource
 import signal
 import threading
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -25,8 +24,7 @@ from tandem.jobs.results import JobResult
 from tandem.jobs.runner import JobRequest
 from tandem.kube.children.pipe import ChildAnswer, ChildCall, InvalidCall, Pipe
 from tandem.spark.launch.in_process import InProcessJobs
-from tandem.spark.runtime.control import require_as_started
-from tandem.storage import open_store
+from tandem.spark.runtime.control import open_spec
 
 LEAST_MEMORY: Final = 256 << 20
 """The least bound under which a child does anything: it begins with half of it."""
@@ -57,15 +55,9 @@ def main(connection: Connection, bounds: Bounds, environ: Mapping[str, str]) -> 
     os.environ.clear()
     os.environ.update(environ)
     threading.stack_size(_STACK)
-    code = 1
-    try:
-        _Child(Pipe(connection), bounds).serve()
-        code = 0
-    except Exception:  # noqa: BLE001 - shown, since the process ends at once
-        traceback.print_exc()
-    finally:
-        # Threads of jobs may wait for a store that does not answer.
-        os._exit(code)
+    _Child(Pipe(connection), bounds).serve()
+    # Threads of jobs may wait for a store that does not answer.
+    os._exit(0)
 
 
 class _Child:
@@ -86,7 +78,7 @@ class _Child:
         }
 
     def serve(self) -> None:
-        """ChildAnswer calls until the operator closes the pipe, or is gone."""
+        """Answer calls until the operator closes the pipe, or is gone."""
         calls = SimpleQueue[ChildCall]()
         # Begun before anything takes memory: a thread that cannot begin would end all jobs.
         for number in range(_CALLS_AT_ONCE):
@@ -143,17 +135,15 @@ class _Child:
     # Calls
 
     def _start(self, request: JobRequest, spec: JobSpec) -> None:
-        options = dict(request.storage_options)
-        require_as_started(
-            spec, request.location, request.spec_path, options, request.allowed_locations
-        )
-        store = open_store(
+        opened = open_spec(
+            spec,
             request.location,
-            {**spec.table.storage_options, **options},
-            allowed_prefixes=spec.table.allowed_prefixes,
+            request.spec_path,
+            dict(request.storage_options),
+            request.allowed_locations,
             ceiling_s=self._bounds.request_s,
         )
-        key = JobKey(request.name, request.operation_id, request.attempt, store)
+        key = JobKey(request.name, request.operation_id, request.attempt, opened.store)
         with self._lock:
             self._keys[request.name] = key
         try:

@@ -14,7 +14,7 @@ from typing import Final
 
 import structlog
 
-from tandem.errors import InvalidSpec, JobFailed, JobRefused, OutOfMemory, Reason
+from tandem.errors import InvalidSpec, JobFailed, JobRefused, OutOfMemory, Reason, TandemError
 from tandem.jobs.formats import Job, JobSpec, RoundRequest
 from tandem.jobs.port import JobKey, JobPlace, Jobs, RoundState, read_side_file
 from tandem.jobs.results import JobResult, SideFileRef
@@ -118,7 +118,7 @@ class ClusterJobs:
         except (ChildEnded, JobFailed) as error:
             self._distrust(key, self._children.of(key.name), str(error))
             self._pass_on(key)
-        except BaseException:
+        except TandemError:
             self._children.drop(key.name)
             raise
 
@@ -144,7 +144,7 @@ class ClusterJobs:
             self._distrust(key, child, str(error))
             message = f"it was done in a process of the operator, and {error}. {_REMEDY}"
             return RoundState(JobStatus(JobPhase.FAILED, message, reason=Reason.JOB_FAILED))
-        except (JobFailed, OutOfMemory) as error:  # of the call, not of the job
+        except JobFailed as error:  # of the call, not of the job
             self._distrust(key, child, str(error))
             message = f"{error}. {_REMEDY}"
             return RoundState(JobStatus(JobPhase.FAILED, message, reason=error.reason))
@@ -197,7 +197,8 @@ class ClusterJobs:
             self._pass_on(key)
             return _WAITS
         elif state.needs_spark:
-            # Another session has begun it, or its first rounds have files: begin anew, on Spark.
+            # Another session began it, or its first rounds have files: only a new attempt can be
+            # on Spark.
             self._children.suits_not(key.operation_id, None)
             message = f"round {round_} of it needs Spark"
             return RoundState(JobStatus(JobPhase.FAILED, message, reason=Reason.JOB_FAILED))

@@ -70,7 +70,7 @@ class ChildAnswer:
 
 
 class InvalidCall(ValueError):
-    """ChildCall `number` has arguments that are none of it."""
+    """The arguments of call `number` do not have its types."""
 
     def __init__(self, number: int, message: str) -> None:
         super().__init__(message)

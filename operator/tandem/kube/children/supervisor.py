@@ -263,13 +263,11 @@ class ChildProcesses:
         bounds: Bounds,
         metrics: Metrics,
         *,
-        idle_s: float = IDLE_S,
         pod: PodMemory | None = None,
         own: Mapping[str, str] | None = None,
     ) -> None:
         self._bounds = bounds
         self._metrics = metrics
-        self._idle_s = idle_s
         self._pod = pod or PodMemory()
         self._own = os.environ if own is None else own
         self._context = get_context("forkserver")
@@ -380,7 +378,7 @@ class ChildProcesses:
             idle = [
                 child
                 for child in self._children.values()
-                if not child.jobs and now_s - child.idle_since_s >= self._idle_s
+                if not child.jobs and now_s - child.idle_since_s >= IDLE_S
             ]
             self._children = {
                 tenant: child

@@ -239,25 +239,33 @@ def open_job(
     """
     data = open_store(location, options).get(spec_path)
     spec = _parse(JobSpec, data, spec_path)
-    require_as_started(spec, location, spec_path, options, allowed)
+    return open_spec(spec, location, spec_path, options, allowed)
+
+
+def open_spec(
+    spec: JobSpec,
+    location: str,
+    spec_path: str,
+    options: dict[str, str],
+    allowed: tuple[str, ...],
+    *,
+    ceiling_s: float | None = None,
+) -> Control:
+    """As `open_job`, of a `job.json` that was read. `ceiling_s`: as of `open_store`."""
+    if allowed:
+        _require_as_started(spec, location, spec_path, options, allowed)
     store = open_store(
         location,
         {**spec.table.storage_options, **options},
         allowed_prefixes=spec.table.allowed_prefixes,
+        ceiling_s=ceiling_s,
     )
     return Control(spec, store)
 
 
-def require_as_started(
+def _require_as_started(
     spec: JobSpec, location: str, path: str, options: dict[str, str], allowed: tuple[str, ...]
 ) -> None:
-    """Check the locations of a job that was read from `path` against `allowed`, if there are any,
-    and the table against the one that the job was started for.
-
-    Raises: ManifestInvalid, LocationNotAllowed.
-    """
-    if not allowed:
-        return
     require_allowed(location, allowed, resource=path, field="table.location")
     for source in spec.job.sources:
         require_allowed(source, allowed, resource=path, field="job.sourceLocation")
