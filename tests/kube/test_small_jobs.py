@@ -24,7 +24,7 @@ from support.lake.rows import id_in, plus
 from support.waiting import LIMIT_S, await_that
 from tandem.jobs.runner import SMALL_BYTES
 from tandem.kube import operator as operator_module
-from tandem.kube.children.supervisor import ChildProcesses
+from tandem.kube.children.processes import ChildProcesses
 from tandem.kube.client.api import Api
 from tandem.kube.runtime.slots import JobLimits
 from tandem.operations.machine.events import Effect, Event, Point, StopRequest
@@ -63,7 +63,7 @@ def stage(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     settings = quick_settings(
         cluster,
         space.namespace,
-        small_job_bytes=SMALL_BYTES,
+        small_job_bytes=SMALL_BYTES, in_children=True,
         poll_ms=60_000,  # no result is found by polling
         job_limits=JobLimits(1),
     )
@@ -128,7 +128,7 @@ def test_without_a_spark_operator_small_work_succeeds(
     monkeypatch.setattr(operator_module, "_served", without)
     monkeypatch.setattr(operator_module, "_SPARK_S", 0.2)
     space = Resources(cluster, cluster.namespace("sparkless"))
-    settings = quick_settings(cluster, space.namespace, small_job_bytes=SMALL_BYTES)
+    settings = quick_settings(cluster, space.namespace, small_job_bytes=SMALL_BYTES, in_children=True)
     with operating(settings, HeldJobs(), spark=True) as operator:
         lake = quick_lake.make(tmp_path)
         space.table("t", lake.location)
@@ -185,7 +185,7 @@ def test_a_job_whose_operation_is_given_up_leaves_its_child(
 
     monkeypatch.setattr(operator_module, "ChildProcesses", Known)
     space = Resources(cluster, cluster.namespace("gives-up"))
-    settings = quick_settings(cluster, space.namespace, small_job_bytes=SMALL_BYTES)
+    settings = quick_settings(cluster, space.namespace, small_job_bytes=SMALL_BYTES, in_children=True)
     begun = False
 
     def fails(effect: Effect, perform: Callable[[], Event]) -> Event:
@@ -229,7 +229,7 @@ def test_the_end_of_an_operator_costs_no_attempt(
         return perform()
 
     monkeypatch.setattr(Session, "request_stop", ask)
-    settings = quick_settings(cluster, space.namespace, small_job_bytes=SMALL_BYTES)
+    settings = quick_settings(cluster, space.namespace, small_job_bytes=SMALL_BYTES, in_children=True)
     with operating(settings, HeldJobs(), hold, spark=True):
         lake = quick_lake.make(tmp_path)
         space.table("t", lake.location)

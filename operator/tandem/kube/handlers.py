@@ -63,11 +63,16 @@ def register(
 
     async def observe(event: Any, **_: Any) -> None:
         body: Body = event["object"]
+        uid, children = uid_of(body), context.children
         if event["type"] == "DELETED":
-            context.resource_cache.remove(uid_of(body))
-            context.cancelled.discard(uid_of(body))
+            context.resource_cache.remove(uid)
+            context.cancelled.discard(uid)
+            if children is not None:
+                children.remove(uid, key_of(body)[1])
             return
         summary = context.resource_cache.update(body)
+        if children is not None:
+            children.put(summary)
         ended_controller.note(summary)
         if summary.kind in OPERATIONS and is_deleting(body):
             await _clean_up_unattended(context, body)
@@ -77,13 +82,17 @@ def register(
 
     async def control_operation(body: Any, stopped: Any, **_: Any) -> None:
         raw = context.resource_cache.body(uid_of(body))
-        if raw is not None:
+        if raw is not None and context.children is not None:
+            await context.children.run(raw, stopped)
+        elif raw is not None:
             await OperationController(context, raw).run(stopped)
         await stopped.wait()
 
     async def control_table(body: Any, stopped: Any, **_: Any) -> None:
         raw = context.resource_cache.body(uid_of(body))
-        if raw is not None:
+        if raw is not None and context.children is not None:
+            await context.children.run(raw, stopped)
+        elif raw is not None:
             await TableController(context, raw).run(stopped)
         await stopped.wait()
 
@@ -167,7 +176,10 @@ async def _clean_up_unattended(context: OperatorContext, body: Body) -> None:
         return
     try:
         async with asyncio.timeout(context.settings.cancel_s):
-            await OperationController(context, body).clean_up()
+            if context.children is not None:
+                await context.children.clean_up(body)
+            else:
+                await OperationController(context, body).clean_up()
     except TimeoutError:
         kind, namespace, name = key_of(body)
         _log.warning("released without a clean-up", kind=kind, namespace=namespace, name=name)

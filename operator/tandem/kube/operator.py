@@ -20,8 +20,8 @@ from aiohttp import web
 from tandem import __version__
 from tandem.jobs.runner import JobRunner
 from tandem.kube import handlers
-from tandem.kube.children.child import LEAST_MEMORY, Bounds
-from tandem.kube.children.supervisor import ChildProcesses
+from tandem.kube.children.child import LEAST_MEMORY
+from tandem.kube.children.processes import ChildProcesses
 from tandem.kube.client.api import Api, ApiError
 from tandem.kube.client.resources import Body, ResourceCache, uid_of
 from tandem.kube.controllers.automation import AutoCompactionController, LogAutomation, RowRetention
@@ -37,7 +37,6 @@ from tandem.kube.runtime.slots import AutomaticSlots, JobSlots
 from tandem.kube.runtime.workers import Workers
 from tandem.kube.state_metrics import StateCollector
 from tandem.locks.store import InProcessLocks, LockStore
-from tandem.operations.model import Table
 from tandem.operations.ports import Clock, SystemClock, SystemNonces
 from tandem.operations.registry import import_kinds
 from tandem.operations.session.options import Interceptor, passthrough
@@ -46,6 +45,7 @@ from tandem.spark.application.port import ApplicationBuilder, JobOwner, JobPlace
 from tandem.spec.common import GROUP, VERSION, plural
 from tandem.spec.labels import AUTOMATIC_LABEL, KIND_LABEL, TABLE_LABEL, label_value
 from tandem.spec.resources import KINDS, Operation
+from tandem.spec.table import LakeTable
 
 Facts = Callable[[], Mapping[str, object]]
 Exposition = Callable[[], Awaitable[bytes]]
@@ -103,6 +103,7 @@ async def run_operator(
     working: asyncio.Event | None = None,
     runner_factory: RunnerFactory | None = None,
     clock: Clock | None = None,
+    configure_child: Callable[[], None] | None = None,
 ) -> None:
     """Run until `stop` is set or, in the main thread, until SIGTERM or SIGINT. Jobs go on; the
     next operator takes them over.
@@ -112,6 +113,7 @@ async def run_operator(
         working: set once it leads and works.
         runner_factory: runs jobs in another way than as SparkApplications.
         clock: a clock instead of the machine's.
+        configure_child: called in each child as it begins, for its log; to be pickled.
 
     Raises:
         LeadershipLost
@@ -135,14 +137,6 @@ async def run_operator(
     minding = asyncio.create_task(workers.watch(), name="watch the workers")
     trimming = asyncio.create_task(give_memory_back(), name="give memory back")
     at_end = contextlib.ExitStack()
-    children = None
-    if settings.small_job_bytes:
-        memory = settings.table_memory
-        most = None if memory is None else max(memory, LEAST_MEMORY)
-        children = ChildProcesses(Bounds(most, settings.store_timeout_s), metrics)
-        at_end.callback(children.close)
-        watching = asyncio.create_task(children.watch(), name="watch the children")
-        at_end.callback(watching.cancel)
     at_end.enter_context(seldom_collections())
     try:
         async with (
@@ -155,6 +149,7 @@ async def run_operator(
             resource_cache = ResourceCache()
             applications = ApplicationCache()
             builder = KubeflowApplications(settings.application)
+            slots = JobSlots(settings.job_limits)
             context = OperatorContext(
                 settings=settings,
                 api=api,
@@ -165,13 +160,11 @@ async def run_operator(
                 nonces=nonces,
                 workers=workers,
                 index_threads=index_threads,
-                slots=JobSlots(settings.job_limits),
+                slots=slots,
                 automatic_slots=AutomaticSlots(settings.automatic_slots, resource_cache),
                 metrics=metrics,
                 runner_factory=runner_factory
                 or _spark_applications(api, loop, builder, applications),
-                children=children,
-                small_jobs=settings.small_jobs,
                 interceptor=interceptor,
                 may_write=lambda: leadership.leads,
             )
@@ -180,8 +173,18 @@ async def run_operator(
                 LogAutomation(context),
                 RowRetention(context),
             )
+            children = None
+            if settings.in_children:
+                memory = settings.table_memory
+                most = None if memory is None else max(memory, LEAST_MEMORY)
+                children = ChildProcesses(context, memory=most, configure=configure_child)
+                context.children = children
+                watching = asyncio.create_task(children.watch(), name="watch the children")
+                at_end.callback(watching.cancel)
             metrics.add(
-                StateCollector(context, lambda: leadership.leads, workers, settings.table_metrics)
+                StateCollector(
+                    context, lambda: leadership.leads, workers, slots, settings.table_metrics
+                )
             )
             ended_controller = EndedController(api, resource_cache, clock, context.may_write)
             kopf_state = KopfState()
@@ -195,7 +198,7 @@ async def run_operator(
                     "leads": leadership.leads,
                     "kopf": kopf_state.phase,
                     "resources": len(resource_cache),
-                    "jobs": context.slots.taken,
+                    "jobs": slots.taken,
                     "workers": {
                         "busy": workers.busy,
                         "long": workers.long,
@@ -241,7 +244,11 @@ async def run_operator(
                             later,
                         )
                         resource_cache.clear()
+                        if children is not None:
+                            children.clear()
                 finally:
+                    if children is not None:
+                        await children.close()
                     await leadership.resign()
     finally:
         lagging.cancel()
@@ -336,8 +343,8 @@ def _spark_applications(
     builder: ApplicationBuilder,
     applications: ApplicationCache,
 ) -> RunnerFactory:
-    def runner_factory(resource: Operation, body: Body, table: Table) -> JobRunner:
-        storage = table.spec.spec.storage if table.spec is not None else None
+    def runner_factory(resource: Operation, body: Body, table: LakeTable | None) -> JobRunner:
+        storage = table.spec.storage if table is not None else None
         secret = storage.secret_ref if storage is not None else None
         account = (storage.service_account_name or "") if storage is not None else ""
         template = resource.spec.spark_template

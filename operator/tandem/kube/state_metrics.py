@@ -22,19 +22,18 @@ from tandem.kube.client.resources import Body, CachedResource, status_of
 from tandem.kube.metrics import families as families
 from tandem.kube.metrics.families import Family
 from tandem.kube.runtime.context import IndexServerFacts, OperatorContext
+from tandem.kube.runtime.slots import JobSlots
 from tandem.kube.runtime.workers import Workers
-from tandem.kube.tables.context import TableContext
-from tandem.mergelog.state.versions import LogFacts
+from tandem.kube.tables.figures import TableFigures
 from tandem.spec.common import OPERATIONS
 from tandem.spec.compaction import CompactionType, TableCompaction
-from tandem.spec.status import Phase, TableStatus
+from tandem.spec.status import Phase
 
 _PASSING = frozenset({Reason.PENDING, Reason.PLANNED, Reason.RUNNING, Reason.RECONCILING, ""})
 """Reasons of operations that make progress."""
 _STAY = 1.25
 """A table with series of its own is replaced only by one with this many times its files: the choice
 must not change with every commit."""
-_NO_STATUS = TableStatus()
 TableKey = tuple[str, str]
 
 
@@ -51,11 +50,13 @@ class StateCollector(Collector):
         context: OperatorContext,
         leads: Callable[[], bool],
         workers: Workers,
+        slots: JobSlots,
         shown: int,
     ) -> None:
         self._context = context
         self._leads = leads
         self._workers = workers
+        self._slots = slots
         self._limit = shown
         self._shown: set[TableKey] = set()
         # The last state of each operation, and since when it has it, by `time.monotonic`.
@@ -85,14 +86,14 @@ class StateCollector(Collector):
         yield _one(families.WORKERS_OLDEST_WAIT, self._workers.oldest_wait_s)
 
     def _jobs(self) -> Iterator[Metric]:
-        slots = self._context.slots
+        slots = self._slots
         yield _one(families.JOBS_LIMIT, slots.limits.total)
         yield _one(families.JOBS_RUNNING, slots.taken)
         yield _one(families.JOBS_WAITING, slots.waiting)
         children = self._context.children
         living = [] if children is None else children.living()
         yield _one(families.CHILD_PROCESSES, len(living))
-        yield _one(families.SMALL_JOBS, sum(len(child.jobs) for child in living))
+        yield _one(families.SMALL_JOBS, sum(len(child.services.at_work) for child in living))
 
     # Operations
 
@@ -142,25 +143,22 @@ class StateCollector(Collector):
     # Tables
 
     def _tables(self, summaries: Iterable[CachedResource]) -> Iterator[Metric]:
-        tables = self._context.tables
+        tables = self._context.figures
         ready: Counter[tuple[str, str]] = Counter()
         for table in tables.values():
-            first = table.conditions[0] if table.conditions else None
-            reason = families.REASON.of(first.reason if first is not None else Reason.PENDING)
-            ready[str(table.is_ready), reason] += 1
+            ready[str(table.ready), families.REASON.of(table.reason)] += 1
         found = _family(families.TABLES)
         for labels, count in ready.items():
             found.add_metric(labels, count)
         yield found
-        facts = [table.facts or _NO_STATUS for table in tables.values()]
-        yield _one(families.TABLES_SEGMENTS, sum(f.segments or 0 for f in facts))
-        yield _one(families.TABLES_FILES, sum(f.files or 0 for f in facts))
-        yield _one(families.TABLES_BYTES, sum(f.bytes or 0 for f in facts))
-        yield _one(families.TABLES_SMALL, sum(f.small_files or 0 for f in facts))
-        yield _one(families.TABLES_DELETED, sum(f.deleted_rows or 0 for f in facts))
-        due = [auto.chunks_due for table in tables.values() if (auto := table.auto_compaction)]
-        yield _one(families.TABLES_CHUNKS_DUE, sum(each or 0 for each in due))
-        yield from _logs(tables.values())
+        every = list(tables.values())
+        for family, of in _SUMS.items():
+            yield _one(family, sum(of(table) or 0 for table in every))
+        oldest = [each.log_oldest_ms for each in every if each.log_oldest_ms is not None]
+        found = _family(families.TABLES_LOG_OLDEST)
+        if oldest:
+            found.add_metric([], min(oldest) / 1000)
+        yield found
         self._choose(tables)
         yield _one(families.TABLES_SHOWN, len(self._shown))
         self._note_compactions(tables, summaries)
@@ -179,20 +177,19 @@ class StateCollector(Collector):
         yield found
         found = _table_family(families.TABLE_HOLD)
         for key, table in shown.items():
-            if table.auto_compaction is not None:
-                found.add_metric((*key, table.auto_compaction.hold), 1)
+            if table.hold is not None:
+                found.add_metric((*key, table.hold), 1)
         yield found
 
-    def _choose(self, tables: Mapping[TableKey, TableContext]) -> None:
+    def _choose(self, tables: Mapping[TableKey, TableFigures]) -> None:
         def rank(key: TableKey) -> tuple[float, TableKey]:
-            facts = tables[key].facts
-            files = float((facts.files if facts is not None else 0) or 0)
+            files = float(tables[key].files or 0)
             return (files * _STAY if key in self._shown else files, key)
 
         self._shown = set(nlargest(self._limit, tables, key=rank))
 
     def _note_compactions(
-        self, tables: Mapping[TableKey, TableContext], summaries: Iterable[CachedResource]
+        self, tables: Mapping[TableKey, TableFigures], summaries: Iterable[CachedResource]
     ) -> None:
         uids = {table.uid for table in tables.values()}
         for uid in self._compacted.keys() - uids:
@@ -223,49 +220,37 @@ def _index_servers(servers: Iterable[IndexServerFacts]) -> Iterator[Metric]:
     yield _one(families.INDEX_EVICTIONS, sum(each.evictions for each in servers))
 
 
-def _logs(tables: Iterable[TableContext]) -> Iterator[Metric]:
-    """The logs of all tables."""
-    logs = [facts for table in tables if (facts := table.log_facts) is not None]
-    yield _one(families.TABLES_LOG_BLOCKS, sum(len(each.state.live) for each in logs))
-    yield _one(families.TABLES_LOG_BYTES, sum(each.state.size for each in logs))
-    oldest = [each.oldest_ms for each in logs if each.oldest_ms is not None]
-    found = _family(families.TABLES_LOG_OLDEST)
-    if oldest:
-        found.add_metric([], min(oldest) / 1000)
-    yield found
-
-
-def _of_log(value: Callable[[LogFacts], float | None]) -> Callable[[TableContext], float | None]:
-    """A value of a table's log; None without one."""
-
-    def found(table: TableContext) -> float | None:
-        return value(table.log_facts) if table.log_facts is not None else None
-
-    return found
-
-
-_PER_TABLE: Mapping[Family, Callable[[TableContext], float | None]] = {
-    families.TABLE_READY: lambda table: table.is_ready,
-    families.TABLE_VERSION: lambda table: (table.facts or _NO_STATUS).version,
-    families.TABLE_SEGMENTS: lambda table: (table.facts or _NO_STATUS).segments,
-    families.TABLE_FILES: lambda table: (table.facts or _NO_STATUS).files,
-    families.TABLE_BYTES: lambda table: (table.facts or _NO_STATUS).bytes,
-    families.TABLE_SMALL: lambda table: (table.facts or _NO_STATUS).small_files,
-    families.TABLE_DELETED: lambda table: (table.facts or _NO_STATUS).deleted_rows,
-    families.TABLE_LOG_BLOCKS: _of_log(lambda log: len(log.state.live)),
-    families.TABLE_LOG_BYTES: _of_log(lambda log: log.state.size),
-    families.TABLE_LOG_OLDEST: _of_log(
-        lambda log: log.oldest_ms / 1000 if log.oldest_ms is not None else None
-    ),
-    families.TABLE_NEXT: lambda table: (
-        table.auto_compaction.next_ms / 1000
-        if table.auto_compaction is not None and table.auto_compaction.next_ms is not None
-        else None
-    ),
-    families.TABLE_CHUNKS_DUE: lambda table: (
-        table.auto_compaction.chunks_due if table.auto_compaction is not None else None
-    ),
+_Figure = Callable[[TableFigures], float | None]
+_SUMS: Mapping[Family, _Figure] = {
+    families.TABLES_SEGMENTS: lambda table: table.segments,
+    families.TABLES_FILES: lambda table: table.files,
+    families.TABLES_BYTES: lambda table: table.bytes,
+    families.TABLES_SMALL: lambda table: table.small_files,
+    families.TABLES_DELETED: lambda table: table.deleted_rows,
+    families.TABLES_CHUNKS_DUE: lambda table: table.chunks_due,
+    families.TABLES_LOG_BLOCKS: lambda table: table.log_blocks,
+    families.TABLES_LOG_BYTES: lambda table: table.log_bytes,
 }
+_PER_TABLE: Mapping[Family, _Figure] = {
+    families.TABLE_READY: lambda table: table.ready,
+    families.TABLE_VERSION: lambda table: table.version,
+    families.TABLE_SEGMENTS: lambda table: table.segments,
+    families.TABLE_FILES: lambda table: table.files,
+    families.TABLE_BYTES: lambda table: table.bytes,
+    families.TABLE_SMALL: lambda table: table.small_files,
+    families.TABLE_DELETED: lambda table: table.deleted_rows,
+    families.TABLE_LOG_BLOCKS: lambda table: table.log_blocks,
+    families.TABLE_LOG_BYTES: lambda table: table.log_bytes,
+    families.TABLE_LOG_OLDEST: lambda table: _seconds(table.log_oldest_ms),
+    families.TABLE_NEXT: lambda table: _seconds(table.next_ms),
+    families.TABLE_CHUNKS_DUE: lambda table: table.chunks_due,
+}
+
+
+def _seconds(ms: int | None) -> float | None:
+    return None if ms is None else ms / 1000
+
+
 _SET = {families.BUILD, families.LOCK_STORE_UP}
 LOOKED_UP = frozenset(f for f in families.FAMILIES if f.type == "gauge" and f not in _SET)
 """Families that are computed at a scrape; all others are instruments."""

@@ -348,8 +348,10 @@ def quick_settings(cluster: Cluster, *namespaces: str, **changes: Any) -> Operat
         "poll_ms": 30,
         "status_s": 0.3,
         "cancel_s": 5.0,
-        # Jobs of tests are what the test says, unless it asks for processes of the operator.
+        # Jobs of tests are what the test says, and it sees every step, unless it asks for child
+        # processes.
         "small_job_bytes": 0,
+        "in_children": False,
         **changes,
     }
     return OperatorSettings(**chosen)

@@ -1,11 +1,12 @@
-"""Child processes of the operator, one for each tenant, which do its small jobs.
+"""Child processes of the operator, one for each tenant, in which the controllers of its tables and
+operations run.
 
-Knows jobs and processes, but neither the API server nor the engine.
-
-    jobs        the engine's `Jobs` in a cluster: a small one in a child, else a SparkApplication
-    supervisor  begins children, ends them when idle, kills those that hang or take too much
-    child       the child: its bounds, its environment, its jobs
+    processes   begins children, has resources controlled, ends and kills children
+    services    what the operator does of what a child asks for
+    link        messages between the two, as lines of JSON
+    ports       what a child has of the operator: API server, locks, slots, Spark jobs, metrics
+    child       the child: its bounds, its environment, its controllers
+    jobs        the jobs of its operations: small ones are done there, others by SparkApplications
     template    what children have imported before they are forked
-    pipe        what the operator and a child say to each other, as JSON
-    tenants     whose child it is, and what it may do with which credentials
+    tenants     what a child may do with which credentials
 """

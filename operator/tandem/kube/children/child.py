@@ -1,175 +1,261 @@
-"""The child: a process that does the small jobs of one tenant, until the operator closes the pipe.
+"""The child: a process that controls the tables and operations of one tenant, until the operator
+closes the link.
 
 It is forked from a template that has imported everything and begun nothing. Whatever it reads can
-end or harm it, and nothing else.
+end or harm it, and nothing else: what it was doing is taken over by the next one, from statuses,
+locks and the tables' `_tandem/`, as after a restart of the operator.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import resource
 import signal
+import socket
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
-from multiprocessing.connection import Connection
-from queue import SimpleQueue
 from typing import Any, Final
 
-from tandem.errors import JobFailed, OutOfMemory, TandemError
-from tandem.jobs.formats import JobSpec, RoundRequest
-from tandem.jobs.port import JobKey, RoundState
-from tandem.jobs.results import JobResult
-from tandem.jobs.runner import JobRequest
-from tandem.kube.children.pipe import ChildAnswer, ChildCall, InvalidCall, Pipe
-from tandem.spark.launch.in_process import InProcessJobs
-from tandem.spark.runtime.control import open_spec
+import structlog
+from kopf import DaemonStoppingReason
 
+from tandem.kube.children.jobs import SmallJobRules, SmallJobs
+from tandem.kube.children.link import Link
+from tandem.kube.children.ports import (
+    LinkedApi,
+    LinkedAutomaticSlots,
+    LinkedLocks,
+    LinkedMetrics,
+    LinkedRunner,
+    LinkedSlots,
+)
+from tandem.kube.children.tenants import Tenant, environment
+from tandem.kube.client.events import events_go_to, traceback_of
+from tandem.kube.client.resources import Body, CachedResource, ResourceCache, uid_of
+from tandem.kube.controllers.automation import AutoCompactionController, LogAutomation, RowRetention
+from tandem.kube.controllers.operation import OperationController
+from tandem.kube.controllers.table import TableController
+from tandem.kube.runtime.context import OperatorContext, OperatorSettings
+from tandem.kube.runtime.leader import LockMembers
+from tandem.kube.runtime.workers import Workers
+from tandem.operations.ports import SystemClock, SystemNonces
+from tandem.operations.registry import import_kinds
+from tandem.spec.common import OPERATIONS
+
+_log = structlog.get_logger("tandem.kube.children")
 LEAST_MEMORY: Final = 256 << 20
 """The least bound under which a child does anything: it begins with half of it."""
-_CALLS_AT_ONCE: Final = 8
-_JOBS_AT_ONCE: Final = 2
-"""Their rows share the bound of memory."""
 _STACK: Final = 2 << 20
 """Of a thread. The usual eight megabytes count against the bound also where they are not used: a
 dozen threads would take half of the least one."""
-_BUG: Final = "a bug: please report it"
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """`memory`: how many bytes the process may have, None for any number; `request_s`: how long a
-    request of a store may take."""
+class ChildSettings:
+    """What a child is made with.
 
-    memory: int | None = None
-    request_s: float | None = None
+    Args:
+        operator: without what is only the operator's own, such as the password of etcd.
+        tenant: whose child it is; its Secret is read later.
+        member: the child's name and nonce among those that hold claims, as of `LockMembers`.
+        memory: how many bytes the process may have, None for any number.
+        rules: which jobs it does itself; None for no job.
+        configure: called first.
+    """
+
+    operator: OperatorSettings
+    tenant: Tenant
+    member: tuple[str, str]
+    memory: int | None
+    rules: SmallJobRules | None
+    configure: Callable[[], None] | None
 
 
-def main(connection: Connection, bounds: Bounds, environ: Mapping[str, str]) -> None:
+def main(own: socket.socket, settings: ChildSettings, environ: Mapping[str, str]) -> None:
     """Do what the operator says, and end with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the operator ends us
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if bounds.memory is not None:
-        resource.setrlimit(resource.RLIMIT_DATA, (bounds.memory, resource.RLIM_INFINITY))
+    if settings.memory is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (settings.memory, resource.RLIM_INFINITY))
     os.environ.clear()
     os.environ.update(environ)
     threading.stack_size(_STACK)
-    _Child(Pipe(connection), bounds).serve()
-    # Threads of jobs may wait for a store that does not answer.
+    if settings.configure is not None:
+        settings.configure()
+    import_kinds()
+    asyncio.run(_serve(own, settings, dict(environ)))
+    # Threads may wait for a store that does not answer.
     os._exit(0)
 
 
+async def _serve(own: socket.socket, settings: ChildSettings, environ: dict[str, str]) -> None:
+    child = _Child(settings, environ)
+    await child.link.connect(own)
+    try:
+        await child.link.serve()
+    finally:
+        os._exit(0)
+
+
+class _Stopped:
+    """kopf's `stopped` of a daemon, as the operator passes it on."""
+
+    def __init__(self) -> None:
+        self.reason: DaemonStoppingReason | None = None
+        self._stopped = asyncio.Event()
+
+    def stop(self, reason: int) -> None:
+        self.reason = DaemonStoppingReason(reason)
+        self._stopped.set()
+
+    async def wait(self) -> object:
+        return await self._stopped.wait()
+
+
+@dataclass
+class _Run:
+    """A controller at work."""
+
+    task: asyncio.Task[None]
+    stopped: _Stopped
+
+
 class _Child:
-    def __init__(self, pipe: Pipe, bounds: Bounds) -> None:
-        self._pipe = pipe
-        self._bounds = bounds
-        self._jobs = InProcessJobs(None, self._changed, _JOBS_AT_ONCE)
-        self._keys: dict[str, JobKey] = {}
-        self._lock = threading.Lock()
-        self._does: Mapping[str, Callable[..., Any]] = {
-            "start": self._start,
-            "poll": self._poll,
-            "result": self._result,
-            "file": self._file,
-            "ask": self._ask,
-            "finish": self._finish,
-            "stop": self._stop,
-        }
-
-    def serve(self) -> None:
-        """Answer calls until the operator closes the pipe, or is gone."""
-        calls = SimpleQueue[ChildCall]()
-        # Begun before anything takes memory: a thread that cannot begin would end all jobs.
-        for number in range(_CALLS_AT_ONCE):
-            name = f"call-{number}"
-            threading.Thread(target=self._serve, args=(calls,), name=name, daemon=True).start()
-        while True:
-            try:
-                call = self._pipe.receive_call()
-            except InvalidCall as error:
-                answer = ChildAnswer(error.number, error=JobFailed(_BUG, found=str(error)))
-                self._send(partial(self._pipe.send_answer, answer, ""))
-            except (EOFError, OSError):
-                return
-            else:
-                calls.put(call)
-
-    def _serve(self, calls: SimpleQueue[ChildCall]) -> None:
-        while True:
-            self._answer(calls.get())
-
-    def _answer(self, call: ChildCall) -> None:
-        try:
-            answer = self._found(call)
-            self._send(lambda: self._pipe.send_answer(answer, call.name))
-        except MemoryError:
-            # The operator would wait for an answer, or a job for what it was asked.
-            os._exit(1)
-
-    def _found(self, call: ChildCall) -> ChildAnswer:
-        try:
-            found = self._does[call.name](*call.arguments)
-        except TandemError as error:
-            return ChildAnswer(call.number, error=error)
-        except MemoryError:
-            raise
-        except Exception as error:  # noqa: BLE001 - the boundary of a process: reported, not lost
-            text = f"{type(error).__name__}: {error}"
-            return ChildAnswer(call.number, error=JobFailed(_BUG, found=text))
-        content = found if isinstance(found, bytes) else None
-        return ChildAnswer(
-            call.number, found is not None if call.name == "file" else found, content
+    def __init__(self, settings: ChildSettings, environ: dict[str, str]) -> None:
+        loop = asyncio.get_running_loop()
+        self.link = link = Link(
+            {
+                "put": self._put,
+                "remove": self._remove,
+                "clear": self._clear,
+                "run": self._begin,
+                "stop": self._stop,
+                "leave": self._leave,
+                "clean_up": self._clean_up,
+                "ping": _pong,
+                "locks.wake": lambda number: self._locks.woken(number),
+                "slots.queued": lambda ticket, why: self._slots.queued(ticket, why),
+                "automatic.wake": lambda number: self._automatic.woken(number),
+            }
         )
-
-    def _changed(self, job: str) -> None:
-        self._send(lambda: self._pipe.send_change(job))
-
-    @staticmethod
-    def _send(send: Callable[[], None]) -> None:
-        try:
-            send()
-        except OSError:  # the operator has ended
-            os._exit(0)
-
-    # Calls
-
-    def _start(self, request: JobRequest, spec: JobSpec) -> None:
-        opened = open_spec(
-            spec,
-            request.location,
-            request.spec_path,
-            dict(request.storage_options),
-            request.allowed_locations,
-            ceiling_s=self._bounds.request_s,
+        self._environ = environ
+        self._tenant = settings.tenant
+        self._runs: dict[str, _Run] = {}
+        self._locks = LinkedLocks(link, loop)
+        self._slots = LinkedSlots(link)
+        self._automatic = LinkedAutomaticSlots(link, settings.operator.automatic_slots)
+        self._metrics = LinkedMetrics()
+        self._small = None
+        if settings.rules is not None:
+            self._small = SmallJobs(
+                settings.tenant,
+                settings.rules,
+                lambda uid, has: _soon(loop, link.tell, "small_job", uid, has),
+            )
+        workers = Workers(settings.operator.workers, self._metrics)
+        self._context = context = OperatorContext(
+            settings=settings.operator,
+            api=LinkedApi(link),
+            resource_cache=ResourceCache(),
+            locks=self._locks,
+            processes=LockMembers(self._locks, *settings.member),
+            clock=SystemClock(),
+            nonces=SystemNonces(),
+            workers=workers,
+            index_threads=ThreadPoolExecutor(1),
+            slots=self._slots,
+            automatic_slots=self._automatic,
+            runner_factory=lambda _resource, body, _table: LinkedRunner(link, loop, uid_of(body)),
+            metrics=self._metrics,
+            small_jobs=self._small,
+            on_secret=self._renewed,
         )
-        key = JobKey(request.name, request.operation_id, request.attempt, opened.store)
-        with self._lock:
-            self._keys[request.name] = key
+        context.automations = (
+            AutoCompactionController(context),
+            LogAutomation(context),
+            RowRetention(context),
+        )
+        context.on_gone = lambda uid: link.tell("gone", uid)
+        context.on_figures = lambda key, found: link.tell("figures", key, found.as_json())
+        events_go_to(lambda *event: link.tell("event", *event))
+        self._tasks = [
+            asyncio.create_task(self._metrics.pass_on(link), name="pass metrics on"),
+            asyncio.create_task(workers.watch(), name="watch the workers"),
+        ]
+
+    # What the operator says
+
+    def _put(self, summary: dict[str, Any], body: Body | None) -> None:
+        labels = tuple((name, value) for name, value in summary.pop("labels"))
+        self._context.resource_cache.put(CachedResource(**summary, labels=labels), body)
+
+    def _remove(self, uid: str) -> None:
+        self._context.resource_cache.remove(uid)
+
+    def _clear(self) -> None:
+        self._context.resource_cache.clear()
+
+    def _begin(self, kind: str, uid: str, on_spark: bool) -> None:
+        body = self._context.resource_cache.body(uid)
+        if body is None or uid in self._runs:
+            self.link.tell("done", uid, False)
+            return
+        if on_spark and self._small is not None:
+            self._small.suits_not(uid)
+        stopped = _Stopped()
+        made = OperationController if kind in OPERATIONS else TableController
+        controller = made(self._context, body)
+        task = asyncio.create_task(self._control(uid, controller.run(stopped)), name=f"run {kind}")
+        self._runs[uid] = _Run(task, stopped)
+
+    async def _control(self, uid: str, running: Any) -> None:
         try:
-            self._jobs.start(key, request, spec)
-        except RuntimeError as error:
-            with self._lock:
-                del self._keys[request.name]
-            raise OutOfMemory("there is no thread for the job", found=str(error)) from error
+            await running
+        except Exception as error:  # noqa: BLE001 - a bug, after which the operator tries again
+            _log.error("a bug: please report it", at=traceback_of(error))
+        finally:
+            self._runs.pop(uid, None)
+            self._metrics.flush(self.link)
+            cancelled = uid in self._context.cancelled
+            self._context.cancelled.discard(uid)
+            self.link.tell("done", uid, cancelled)
 
-    def _poll(self, name: str, round_: int) -> RoundState:
-        return self._jobs.poll(self._keys[name], round_)
+    def _stop(self, uid: str, reason: int) -> None:
+        run = self._runs.get(uid)
+        if run is not None:
+            run.stopped.stop(reason)
 
-    def _result(self, name: str, round_: int) -> JobResult | None:
-        return self._jobs.result(self._keys[name], round_)
+    def _leave(self, uid: str) -> None:
+        """No caller waits for the controller any more."""
+        run = self._runs.get(uid)
+        if run is not None:
+            run.task.cancel()
 
-    def _file(self, path: str) -> bytes | None:
-        return self._jobs.held(path)
+    async def _clean_up(self, body: Body) -> bool:
+        """Whether it is done."""
+        await OperationController(self._context, body).clean_up()
+        cancelled = uid_of(body) in self._context.cancelled
+        self._context.cancelled.discard(uid_of(body))
+        return cancelled
 
-    def _ask(self, name: str, request: RoundRequest) -> RoundRequest:
-        return self._jobs.ask(self._keys[name], request)
+    # What the controllers say
 
-    def _finish(self, name: str) -> None:
-        self._jobs.finish(self._keys[name])
+    def _renewed(self, secret: str, environ: Mapping[str, str]) -> None:
+        """The tenant's Secret was read."""
+        tenant = Tenant(self._tenant.namespace, self._tenant.account, secret, environ)
+        if self._small is not None:
+            self._small.tenant = tenant
+        os.environ.clear()
+        os.environ.update(environment(tenant, self._environ))
 
-    def _stop(self, name: str) -> None:
-        with self._lock:
-            key = self._keys.pop(name, None)
-        if key is not None:
-            self._jobs.stop(key)
+
+async def _pong() -> bool:
+    return True
+
+
+def _soon(loop: asyncio.AbstractEventLoop, call: Any, *arguments: Any) -> None:
+    """From any thread."""
+    loop.call_soon_threadsafe(call, *arguments)

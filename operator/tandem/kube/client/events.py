@@ -7,7 +7,8 @@ the context of a kopf handler, whose queue posts them in the background.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from enum import StrEnum
 from typing import Any
 
@@ -21,6 +22,14 @@ from tandem.spec.status import ENDED, OperationStatus, Phase
 
 _log = structlog.get_logger("tandem.kube.operation")
 _LONGEST = 1000
+EventSink = Callable[[Body, str, str, bool], None]
+_SINK: ContextVar[EventSink | None] = ContextVar("tandem_events", default=None)
+
+
+def events_go_to(sink: EventSink) -> None:
+    """From now on, events posted in this context and in those copied from it go there instead: an
+    object, the reason, the message, and whether it is a warning."""
+    _SINK.set(sink)
 
 
 class EventReason(StrEnum):
@@ -45,11 +54,15 @@ def post(body: Body, reason: str, message: str, *, warning: bool = False) -> Non
         "kind": body["kind"],
         "metadata": {
             name: body["metadata"][name]
-            for name in ("name", "namespace", "uid", "resourceVersion")
+            for name in ("name", "namespace", "uid", "resourceVersion", "deletionTimestamp")
             if name in body["metadata"]
         },
     }
     text = message if len(message) <= _LONGEST else message[: _LONGEST - 1] + "…"
+    sink = _SINK.get()
+    if sink is not None:
+        sink(reference, str(reason), text, warning)
+        return
     kopf.event(
         reference,
         type="Warning" if warning else "Normal",

@@ -209,7 +209,10 @@ class ResourceCache:
 
     def update(self, body: Body) -> CachedResource:
         """An object was created or changed."""
-        summary = summarize(body)
+        return self.put(summarize(body), body)
+
+    def put(self, summary: CachedResource, body: Body | None) -> CachedResource:
+        """The same, with its summary; `body` may be left out of one that has ended."""
         other = self.get(summary.key)
         if other is not None and other.uid != summary.uid:
             # The older of the two is gone, even if its deletion was not seen.
@@ -220,7 +223,7 @@ class ResourceCache:
         self._summaries[summary.uid] = summary
         self._uids[summary.key] = summary.uid
         self._by_table[summary.namespace, summary.table].add(summary.uid)
-        if summary.active:
+        if summary.active and body is not None:
             self._bodies[summary.uid] = body
         self._wake(summary)
         return summary

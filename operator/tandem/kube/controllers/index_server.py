@@ -351,21 +351,24 @@ class IndexServerController:
         found = []
         for summary in cache.in_namespace(TABLE_KIND, namespace):
             body = cache.body(summary.uid)
-            table = self._context.tables.get((namespace, summary.name))
+            table = self._context.figures.get((namespace, summary.name))
             if body is None:
                 continue
             # One that was read before an operator's restart is served on.
             read = isinstance(status_of(body).get("version"), int)
             adopted = read or (table is not None and table.adopted)
-            found.append(Candidate(body, adopted, None if table is None else table.problem))
+            problem = None
+            if table is not None and not table.ready:
+                problem = Reason(table.reason), table.message
+            found.append(Candidate(body, adopted, problem))
         return found
 
     def _facts(self, selection: Choice) -> dict[str, KnownVersion]:
         found = {}
         for name in selection.served:
-            table = self._context.tables.get((self._key[1], name))
-            if table is not None and table.facts is not None:
-                found[name] = KnownVersion(table.facts.version, table.facts.files)
+            table = self._context.figures.get((self._key[1], name))
+            if table is not None and table.version is not None:
+                found[name] = KnownVersion(table.version, table.files)
         return found
 
     # Reporting

@@ -21,8 +21,6 @@ from kopf import DaemonStoppingReason
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import InvalidSpec, Reason, StorageError, TandemError, TooLarge, Unreachable
 from tandem.jobs.port import Jobs
-from tandem.kube.children.jobs import ClusterJobs
-from tandem.kube.children.tenants import Tenant
 from tandem.kube.client.events import traceback_of
 from tandem.kube.client.resources import (
     TABLE_KIND,
@@ -165,10 +163,10 @@ class OperationController:
             self._signals.leave()
 
     async def _interrupt(self) -> None:
-        """What a child of this process has done is lost with it: end the attempt as if it had not
-        begun, so that it counts for nothing, unless that takes long."""
-        session, children = self._session, self._context.children
-        if session is None or children is None or not children.of_owner(self._uid):
+        """What this process does is lost with it: end the attempt as if it had not begun, so that
+        it counts for nothing, unless that takes long."""
+        session, small = self._session, self._context.small_jobs
+        if session is None or small is None or not small.owns(self._uid):
             return
         self._interrupted = True
         session.request_stop(StopRequest.INTERRUPT)
@@ -184,7 +182,7 @@ class OperationController:
     def _object_gone(self) -> None:
         """The object is gone: without our finalizer it is removed at once. A write may find out
         before the watch does."""
-        self._context.resource_cache.remove(self._uid)
+        self._context.gone(self._uid)
         self._reporter.stop_reporting()
         self._deletion_seen()
 
@@ -267,10 +265,6 @@ class OperationController:
         finally:
             for end_watch in ends:
                 end_watch()
-        children = self._context.children
-        if not self._signals.leaving and children is not None and children.of_owner(self._uid):
-            # No session is left that would stop it, and its child would never be idle.
-            await asyncio.to_thread(children.leave, self._uid)
 
     async def _await_finalizer(self) -> None:
         """Wait for our finalizer before any effect, since without it we could not clean up; go on
@@ -470,23 +464,17 @@ class OperationController:
 
     def _jobs(self, resource: Operation, table: Table) -> Jobs:
         context = self._context
-        spark = FileJobs(context.runner_factory(resource, self._body, table))
-        if context.children is None:
+        spark = FileJobs(context.runner_factory(resource, self._body, table.spec))
+        if context.small_jobs is None:
             return spark
-        place = self._key[1], self._table_name
         loop = asyncio.get_running_loop()
-
-        def tenant() -> Tenant | None:
-            known = context.tables.get(place)
-            return None if known is None else known.tenant
 
         def changed() -> None:
             # From a thread, and perhaps when the loop has ended.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._signals.wake.set)
 
-        rules, uid = context.small_jobs, self._uid
-        jobs = ClusterJobs(context.children, tenant, spark, rules, changed, uid)
+        jobs = context.small_jobs.of(self._uid, spark, changed)
         self._reporter.has_application = jobs.has_application
         return jobs
 
@@ -495,8 +483,7 @@ class OperationController:
             acting = self._session.acting.operation_id
             self._reporter.report_progress(status, retry, acting)
 
-    def _queued(self) -> None:
-        full = self._context.slots.what_is_full(Lane(self._key[1], self._table_name))
+    def _queued(self, full: str) -> None:
         message = f"waits until fewer than {full}"
         self._reported = None
         self._reporter.waiting(self._last.phase, Reason.PLANNED, message)

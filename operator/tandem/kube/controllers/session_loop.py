@@ -15,11 +15,11 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from tandem.errors import LocksUnavailable
 from tandem.jobs.port import JobPlace
-from tandem.kube.runtime.slots import JobSlots, Lane
+from tandem.kube.runtime.slots import Lane
 from tandem.locks.store import LockStore
 from tandem.operations.machine.events import Point
 from tandem.operations.session.session import Session
@@ -64,6 +64,17 @@ class Signals:
         return False
 
 
+class Slots(Protocol):
+    """Slots for jobs, by the table that they work on: `tandem.kube.runtime.slots`, or a child's
+    part of them."""
+
+    async def take(self, lane: Lane, on_queued: Callable[[str], None] = ...) -> None: ...
+
+    def force(self, lane: Lane) -> None: ...
+
+    def give_back(self, lane: Lane) -> None: ...
+
+
 _T = TypeVar("_T")
 _LOCK_LOOK_S = 15.0
 """How long to rely on a lock's watch before looking again."""
@@ -82,7 +93,7 @@ class SessionLoop:
 
     Args:
         slots: where the job takes its slot, for the table `lane`.
-        on_queued: called when it has to wait for a slot.
+        on_queued: called when it has to wait for a slot, as by `Slots.take`.
         deadline_s: loop time after which the session must listen; None for never.
     """
 
@@ -90,12 +101,12 @@ class SessionLoop:
         self,
         session: Session,
         locks: LockStore,
-        slots: JobSlots,
+        slots: Slots,
         lane: Lane,
         pool: Executor,
         signals: Signals,
         *,
-        on_queued: Callable[[], None] = lambda: None,
+        on_queued: Callable[[str], None] = lambda _: None,
         deadline_s: float | None = None,
     ) -> None:
         self._session = session
@@ -210,11 +221,7 @@ class SessionLoop:
             await asyncio.shield(self._in_thread(end))
 
     async def _wait_for_slot(self) -> None:
-        if self._slots.try_take(self._lane):
-            self._has_slot = True
-            return
-        self._on_queued()
-        turn = asyncio.ensure_future(self._slots.take(self._lane))
+        turn = asyncio.ensure_future(self._slots.take(self._lane, self._on_queued))
         try:
             while not turn.done() and not self._signals.leaving:
                 self._signals.wake.clear()

@@ -329,11 +329,12 @@ class TableController:
         tables, key = self._context.tables, self._key[1:]
         if tables.get(key) is self._table:
             del tables[key]
+            self._context.figures.pop(key, None)
             self._context.workers.forget(Lane(*key))
 
     def _object_gone(self) -> None:
         """The resource is gone, although no watch has reported it: inform those that need it."""
-        self._context.resource_cache.remove(self._uid)
+        self._context.gone(self._uid)
 
     async def _is_there(self) -> bool:
         try:
@@ -465,6 +466,7 @@ class TableController:
                 key: known[key] for key in ("nextCompaction", "nextDrop", "log") if key in known
             }
         self._writer.offer({**manifest, **self._cleaning_controller.status})
+        self._context.show(*self._key[1:], self._table.figures)
         first = conditions[0]
         ready = (first.status, str(first.reason))
         if ready != self._reported:

@@ -206,7 +206,7 @@ class Children:
         if not decision.create:
             slots.leave(self)
         for child in decision.create:
-            place = slots.take(self, (child.kind, resource.namespace, child.name), wake)
+            place = await slots.take(self, (child.kind, resource.namespace, child.name), wake)
             if place:
                 done.hold, done.next_ms = AutoCompactionWait.SLOTS, None
                 done.why = (

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import platform
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -83,6 +83,7 @@ class Metrics:
     """All instruments of one operator."""
 
     def __init__(self) -> None:
+        self._instruments: dict[str, Instrument] = {}
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         build = Gauge(
@@ -130,7 +131,18 @@ class Metrics:
         self._prepare()
 
     def _new(self, family: Family) -> Instrument:
+        made = self._instruments[family.name] = self._made(family)
+        return made
+
+    def _made(self, family: Family) -> Instrument:
         return Instrument(family, self.registry)
+
+    def record(self, family: str, how: str, value: float, labels: Sequence[str]) -> None:
+        """Record what another process has: `how` is the name of the instrument's method. Raises:
+        LookupError, ValueError for what is no such record."""
+        instrument = self._instruments[family]
+        methods = {"add": instrument.add, "observe": instrument.observe, "set": instrument.set}
+        methods[how](float(value), *labels)
 
     def _prepare(self) -> None:
         """Create the series that alerts use with `increase` before their first increment."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,24 +16,26 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from tandem.delta.budget import TableBudget
 from tandem.jobs.runner import SMALL_BYTES, JobRunner
-from tandem.kube.children.jobs import SmallJobRules
-from tandem.kube.children.supervisor import ChildProcesses
+from tandem.kube.children.jobs import SmallJobRules, SmallJobs
 from tandem.kube.client.api import Api
 from tandem.kube.client.resources import TABLE_KIND, Body, CachedResource, ResourceCache
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.runtime.slots import AutomaticSlots, JobLimits, JobSlots, Lane
 from tandem.kube.runtime.workers import Workers
 from tandem.kube.tables.context import TableContext, TableDependencies
+from tandem.kube.tables.figures import TableFigures
 from tandem.kube.tables.location_policy import LocationPolicy
 from tandem.locks.store import LockStore
-from tandem.operations.model import Table
 from tandem.operations.ports import Clock, Nonces, Processes
 from tandem.operations.session.options import Interceptor, passthrough
 from tandem.spark.application.port import ApplicationSettings
 from tandem.spec.common import ResourceKey
 from tandem.spec.resources import Operation
+from tandem.spec.table import LakeTable
 
 if TYPE_CHECKING:
+    from tandem.kube.children.ports import LinkedAutomaticSlots, LinkedSlots
+    from tandem.kube.children.processes import ChildProcesses
     from tandem.locks.etcd.store import EtcdSettings
 
 
@@ -81,6 +83,7 @@ class OperatorSettings:
         index_calm_s: how long the tables of one have to stay the same before it restarts for them.
         status_s, progress_s: the least number of seconds between two writes of one status, and
             (status_s) between two rounds of a LakeTable's controller.
+        in_children: whether the controllers run in child processes, not in the operator's own.
     """
 
     namespaces: tuple[str, ...] = ()
@@ -109,6 +112,7 @@ class OperatorSettings:
     index_calm_s: float = 10.0
     status_s: float = 1.0
     progress_s: float = 5.0
+    in_children: bool = True
 
     @property
     def small_jobs(self) -> SmallJobRules:
@@ -166,9 +170,10 @@ _T = TypeVar("_T")
 
 
 class RunnerFactory(Protocol):
-    """Returns the `JobRunner` of one operation. Called in a worker thread or in the loop."""
+    """Returns the `JobRunner` of one operation on a table, if that is known. Called in a worker
+    thread or in the loop."""
 
-    def __call__(self, resource: Operation, body: Body, table: Table) -> JobRunner: ...
+    def __call__(self, resource: Operation, body: Body, table: LakeTable | None) -> JobRunner: ...
 
 
 class TableAutomation(Protocol):
@@ -197,8 +202,10 @@ class OperatorContext:
     """`may_write`: whether we lead: not before the election, and never again once it was lost.
     `active_operations`: the uids of operations that have a running controller; `cancelled`: of
     those that are being deleted and are cleaned up; `workers`: threads that work on tables;
-    `index_threads`: those that ask index servers, which may hang. `children`: processes that do
-    small jobs; None if every job has an application of its own."""
+    `index_threads`: those that ask index servers, which may hang. `small_jobs`: those that this
+    process does itself; None if every job has an application. `figures`: of the tables, by
+    namespace and name. `children`: the processes in which the controllers run; None in a child, and
+    where they run in this one."""
 
     settings: OperatorSettings
     api: Api
@@ -209,16 +216,20 @@ class OperatorContext:
     nonces: Nonces
     workers: Workers
     index_threads: Executor
-    slots: JobSlots
-    automatic_slots: AutomaticSlots
+    slots: JobSlots | LinkedSlots
+    automatic_slots: AutomaticSlots | LinkedAutomaticSlots
     runner_factory: RunnerFactory
     metrics: Metrics
     children: ChildProcesses | None = None
-    small_jobs: SmallJobRules = field(default_factory=SmallJobRules)
+    small_jobs: SmallJobs | None = None
     interceptor: Interceptor = passthrough
     automations: Sequence[TableAutomation] = ()
     may_write: Callable[[], bool] = lambda: True
+    on_secret: Callable[[str, Mapping[str, str]], None] = lambda _version, _environ: None
+    on_gone: Callable[[str], None] = lambda _uid: None
+    on_figures: Callable[[tuple[str, str], TableFigures], None] = lambda _key, _figures: None
     tables: dict[tuple[str, str], TableContext] = field(default_factory=dict)
+    figures: dict[tuple[str, str], TableFigures] = field(default_factory=dict)
     index_servers: dict[tuple[str, str], IndexServerFacts] = field(default_factory=dict)
     active_operations: set[str] = field(default_factory=set)
     cancelled: set[str] = field(default_factory=set)
@@ -250,8 +261,20 @@ class OperatorContext:
             LocationPolicy(self.settings.allowed_locations, self.settings.allowed_endpoints),
             self.settings.store_timeout_s,
             TableBudget(self.settings.table_memory),
+            self.on_secret,
         )
         return TableContext(uid, dependencies, adopted=adopted)
+
+    def show(self, namespace: str, name: str, figures: TableFigures) -> None:
+        """These are a table's figures from now on."""
+        if self.figures.get((namespace, name)) != figures:
+            self.figures[namespace, name] = figures
+            self.on_figures((namespace, name), figures)
+
+    def gone(self, uid: str) -> None:
+        """A call has found an object gone before the watch reported it."""
+        self.resource_cache.remove(uid)
+        self.on_gone(uid)
 
     def table_changed(self, namespace: str, name: str) -> None:
         """A table has become ready, or is no longer ready: wake those that wait for it."""

@@ -28,11 +28,11 @@ from tandem.errors import (
     StorageError,
     TandemError,
 )
-from tandem.kube.children.tenants import Tenant
 from tandem.kube.client.api import Api, ApiError, Forbidden, NotFound, ResourcePath
 from tandem.kube.client.events import traceback_of
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.tables import status
+from tandem.kube.tables.figures import TableFigures
 from tandem.kube.tables.location_policy import LocationPolicy
 from tandem.locks.rules import LockEntry
 from tandem.locks.store import LockStore
@@ -159,6 +159,7 @@ _log = structlog.get_logger("tandem.kube.tables.context")
 _FULL_LOOK_EVERY = 30
 """After so many checks for the next commit the log is listed: it may have been replaced."""
 _SECRET_S = 60.0
+_NO_STATUS = TableStatus()
 _TOLERATED_ERRORS = 3
 """So many refreshes may fail in a row before the table counts as not ready."""
 
@@ -177,7 +178,8 @@ class RunInThread(Protocol):
 @dataclass(frozen=True, slots=True)
 class TableDependencies:
     """The dependencies of a `TableContext`. `ceiling_s`: how long a request of a store may take;
-    `budget`: what reading the table may take in memory."""
+    `budget`: what reading the table may take in memory; `on_secret`: called with the version and
+    the content of a Secret that was read."""
 
     api: Api
     threads: RunInThread
@@ -188,6 +190,7 @@ class TableDependencies:
     allowed: LocationPolicy
     ceiling_s: float | None = None
     budget: TableBudget = UNLIMITED
+    on_secret: Callable[[str, Mapping[str, str]], None] = lambda _version, _environ: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +243,6 @@ class TableContext:
         self._reason = Reason.ADOPTED
         self._changed = ""
         self._secret_version = ""
-        self._secret: Mapping[str, str] = {}
         self._secret_looked_s = 0.0
         self._looks = 0
         self._errors = 0
@@ -250,14 +252,29 @@ class TableContext:
         return self.table is not None
 
     @property
-    def tenant(self) -> Tenant | None:
-        """Who works on it, with which credentials; None before it was opened."""
-        if self._opened is None or self.resource is None:
-            return None
-        storage, namespace = self.resource.spec.storage, self.resource.namespace
-        reference = storage.secret_ref
-        secret = "" if reference is None else f"{reference.name}/{self._secret_version}"
-        return Tenant(namespace, storage.service_account_name or "", secret, self._secret)
+    def figures(self) -> TableFigures:
+        """The table as others see it."""
+        first = self.conditions[0] if self.conditions else None
+        facts, log, auto = self.facts or _NO_STATUS, self.log_facts, self.auto_compaction
+        return TableFigures(
+            uid=self.uid,
+            ready=self.is_ready,
+            reason=str(Reason.PENDING if first is None else first.reason),
+            message="the table has not been read yet" if first is None else first.message,
+            adopted=self.adopted,
+            version=facts.version,
+            segments=facts.segments,
+            files=facts.files,
+            bytes=facts.bytes,
+            small_files=facts.small_files,
+            deleted_rows=facts.deleted_rows,
+            log_blocks=None if log is None else len(log.state.live),
+            log_bytes=None if log is None else log.state.size,
+            log_oldest_ms=None if log is None else log.oldest_ms,
+            hold=None if auto is None else str(auto.hold),
+            next_ms=None if auto is None else auto.next_ms,
+            chunks_due=None if auto is None else auto.chunks_due,
+        )
 
     @property
     def log_facts(self) -> LogFacts | None:
@@ -360,7 +377,8 @@ class TableContext:
         self._opened = replace(fresh, store=store, log=DeltaLog(store, budget=fresh.log.budget))
         if self.log is None:
             self.log = TableLog(self._opened.log)
-        self._secret = environ or {}
+        if environ is not None:
+            self._dependencies.on_secret(version, environ)
         if version != self._secret_version and self._secret_version:
             _log.info("credentials renewed", table=resource.name, namespace=resource.namespace)
         self._secret_version = version

@@ -1,0 +1,177 @@
+"""Messages between the operator and a child, as lines of JSON over a socket pair.
+
+Either side tells the other something, or asks and awaits the answer. Never pickles: a process that
+was taken over by what it read must not choose what the operator executes. Does not know what the
+messages mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from types import ModuleType
+from typing import Any, Final, TypeVar
+
+import structlog
+
+from tandem import errors
+from tandem.errors import JobRefused, TandemError
+from tandem.kube.client import api
+from tandem.kube.client.api import ApiError
+from tandem.kube.client.events import traceback_of
+
+_log = structlog.get_logger("tandem.kube.children")
+LONGEST: Final = 64 << 20
+"""Bytes of a line: the other side ends the link at a longer one. An object in a cluster has at most
+3 MiB."""
+_UNSENT: Final = 256 << 20
+"""Bytes that the other side may leave unread: more of them, and it hangs."""
+
+Handler = Callable[..., Awaitable[Any] | None]
+"""Called in the loop with the arguments of a message; asked for an answer, it returns a coroutine.
+It checks its arguments itself."""
+
+
+class LinkEnded(ConnectionError):
+    """The other side is gone, or said what is no message."""
+
+
+class Link:
+    """One end. To be used on its event loop only.
+
+    Args:
+        handlers: by the names of messages.
+    """
+
+    def __init__(self, handlers: Mapping[str, Handler]) -> None:
+        self._handlers = handlers
+        self._numbers = itertools.count(1)
+        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._answering: set[asyncio.Task[None]] = set()
+        self._writer: asyncio.StreamWriter | None = None
+        self._reader: asyncio.StreamReader | None = None
+        self.ended = False
+
+    async def connect(self, own: socket.socket) -> None:
+        self._reader, self._writer = await asyncio.open_connection(sock=own, limit=LONGEST)
+
+    async def serve(self) -> str:
+        """Take messages until the other side ends. Returns what was wrong with the last one, ""
+        for an end in order."""
+        assert self._reader is not None
+        problem = ""
+        try:
+            while line := await self._reader.readline():
+                self._take(json.loads(line))
+        except OSError:
+            pass
+        except Exception as error:  # noqa: BLE001 - whatever a process that was taken over may say
+            problem = f"what it said is no message: {type(error).__name__}"
+        finally:
+            self.close()
+        return problem
+
+    def close(self) -> None:
+        """End it for both sides: what was asked raises `LinkEnded`."""
+        self.ended = True
+        if self._writer is not None:
+            self._writer.close()
+        for answer in self._asked.values():
+            if not answer.done():
+                answer.set_exception(LinkEnded("the other side is gone"))
+        self._asked.clear()
+        for task in list(self._answering):
+            task.cancel()
+
+    def tell(self, name: str, *arguments: Any) -> None:
+        """Say something; no effect after the end."""
+        self._send({"tell": name, "arguments": arguments})
+
+    async def ask(self, name: str, *arguments: Any) -> Any:
+        """Raises: LinkEnded; the TandemError or ApiError that is the answer."""
+        number = next(self._numbers)
+        answer = self._asked[number] = asyncio.get_running_loop().create_future()
+        self._send({"ask": name, "number": number, "arguments": arguments})
+        if self.ended:
+            self._asked.pop(number, None)
+            raise LinkEnded("the other side is gone")
+        try:
+            return await answer
+        finally:
+            self._asked.pop(number, None)
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        if self._writer is None or self.ended:
+            return
+        self._writer.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+        if self._writer.transport.get_write_buffer_size() > _UNSENT:
+            self._writer.transport.abort()
+
+    def _take(self, message: Any) -> None:
+        arguments = message.get("arguments", ())
+        if "tell" in message:
+            self._handlers[message["tell"]](*arguments)
+        elif "ask" in message:
+            answering = self._answer(int(message["number"]), str(message["ask"]), arguments)
+            task = asyncio.create_task(answering, name=f"answer {message['ask']}")
+            self._answering.add(task)
+            task.add_done_callback(self._answering.discard)
+        else:
+            answer = self._asked.get(int(message["number"]))
+            if answer is None or answer.done():
+                return
+            if "error" in message:
+                answer.set_exception(_error(message["error"]))
+            else:
+                answer.set_result(message["answer"])
+
+    async def _answer(self, number: int, name: str, arguments: Any) -> None:
+        try:
+            found = self._handlers[name](*arguments)
+            answer: dict[str, Any] = {"answer": None if found is None else await found}
+        except (TandemError, ApiError) as error:
+            answer = {"error": _encoded(error)}
+        except LinkEnded:
+            return
+        except Exception as error:  # noqa: BLE001 - reported to who asked, who waits for it
+            _log.error("not answered", message=name, at=traceback_of(error))
+            answer = {"error": _encoded(TandemError(f"{type(error).__name__}, a bug"))}
+        self._send({"number": number, **answer})
+
+
+def _encoded(error: TandemError | ApiError) -> dict[str, Any]:
+    found = {"kind": type(error).__name__, "reason": str(error.reason)}
+    if isinstance(error, ApiError):
+        return {
+            **found,
+            "status": error.status,
+            "message": error.message,
+            "unsure": error.unsure,
+        }
+    return {**found, "message": str(error), "certain": getattr(error, "certain", None)}
+
+
+def _error(found: Mapping[str, Any]) -> Exception:
+    kind, reason, message = (str(found[key]) for key in ("kind", "reason", "message"))
+    if "status" in found:
+        made = _kind(api, kind, ApiError)
+        return made(int(found["status"]), reason, message, unsure=bool(found["unsure"]))
+    try:
+        raised = _kind(errors, kind, TandemError)(message)
+    except TypeError:  # some kinds want more than a message
+        raised = TandemError(message)
+    raised.reason = errors.Reason(reason)
+    if isinstance(raised, JobRefused):
+        raised.certain = bool(found["certain"])
+    return raised
+
+
+_E = TypeVar("_E", bound=Exception)
+
+
+def _kind(module: ModuleType, name: str, base: type[_E]) -> type[_E]:
+    found = getattr(module, name, None)
+    return found if isinstance(found, type) and issubclass(found, base) else base

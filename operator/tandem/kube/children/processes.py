@@ -1,0 +1,508 @@
+"""The children of one operator: begun when a tenant has something to control, ended when it has
+nothing, and killed when they do not answer or the pod's memory runs short.
+
+A process can be killed, a thread cannot; and the system bounds a process's memory, which no
+arithmetic of ours can. What a child was doing is taken over by the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from multiprocessing import get_context
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from signal import SIGKILL, Signals
+from typing import Final
+
+import structlog
+
+from tandem.errors import LocksUnavailable
+from tandem.kube.children import child as child_process
+from tandem.kube.children.child import ChildSettings
+from tandem.kube.children.link import LinkEnded
+from tandem.kube.children.services import ChildServices
+from tandem.kube.children.tenants import Tenant, environment
+from tandem.kube.client.resources import (
+    TABLE_KIND,
+    Body,
+    CachedResource,
+    key_of,
+    spec_of,
+    uid_of,
+)
+from tandem.kube.controllers.operation import StopSignal
+from tandem.kube.runtime.context import OperatorContext
+from tandem.kube.runtime.leader import LockMembers
+from tandem.spark.runtime.control import alive
+
+_log = structlog.get_logger("tandem.kube.children")
+ANSWER_S: Final = 60.0
+"""How long a child's loop may take to answer: it computes nothing itself."""
+IDLE_S: Final = 60.0
+_LOOK_S: Final = 1.0
+_PING_S: Final = 10.0
+_FULL: Final = 0.9
+"""At this share of the pod's memory limit the largest child is killed: a pod that exceeds its limit
+is killed as a whole."""
+_TEMPLATE: Final = "tandem.kube.children.template"
+_END_S: Final = 5.0
+_UNKNOWN: Final = 255
+"""The exit code of a process of which it is not known how, or even whether, it ended: the fork
+server, which is its parent, has ended."""
+_PAUSES_S: Final = (0.0, 0.5, 2.0, 5.0, 15.0, 60.0)
+"""The pauses before a tenant's next child, after so many that ended by themselves."""
+_GOOD_S: Final = 300.0
+"""A child that lived for so long has done no harm to its next one."""
+
+
+class ChildEnded(Exception):
+    """The child has ended; the message says how."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodMemory:
+    """The memory of the container that we run in: version 2 of cgroups, without what the kernel
+    gives back when it is needed."""
+
+    root: Path = Path("/sys/fs/cgroup")
+
+    def share(self) -> float:
+        """Of its limit, how much is used; 0 without a limit."""
+        try:
+            limit = (self.root / "memory.max").read_text(encoding="ascii").strip()
+            used = int((self.root / "memory.current").read_text(encoding="ascii"))
+            stat = (self.root / "memory.stat").read_text(encoding="ascii")
+        except (OSError, ValueError):
+            return 0.0
+        if not limit.isdecimal():
+            return 0.0
+        cached = sum(
+            int(line.split()[1]) for line in stat.splitlines() if line.startswith("inactive_file ")
+        )
+        return (used - cached) / int(limit)
+
+
+@dataclass(frozen=True, slots=True)
+class TenantKey:
+    """Whose child it is: a namespace, an account, and the name of a Secret; "" for none."""
+
+    namespace: str
+    account: str = ""
+    secret: str = ""
+
+
+def tenant_of(table: Body | None, namespace: str) -> TenantKey:
+    """The tenant of a LakeTable; without one, that of its namespace. Pure."""
+    storage = {} if table is None else spec_of(table).get("storage") or {}
+    secret = (storage.get("secretRef") or {}).get("name") or ""
+    return TenantKey(namespace, str(storage.get("serviceAccountName") or ""), str(secret))
+
+
+class ChildProcess:
+    """A child as the operator sees it. To be used on the operator's loop."""
+
+    def __init__(self, key: TenantKey, process: ForkServerProcess, services: ChildServices) -> None:
+        self.key = key
+        self.services = services
+        self.runs: dict[str, asyncio.Future[None]] = {}
+        self.begun_s = time.monotonic()
+        self.idle_since_s = time.monotonic()
+        self.end = ""
+        """How it ended; "" while it lives."""
+        self._process = process
+        self._killed_for = ""
+        services.on_done = self._done
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid or 0
+
+    @property
+    def memory(self) -> int:
+        """Bytes that it has for itself: what a kill gives back. 0 if it has ended."""
+        return _private_bytes(self.pid)
+
+    async def run(self, kind: str, uid: str, *, on_spark: bool) -> None:
+        """Have it control a resource, until that is over. Raises: ChildEnded."""
+        if self.end:
+            raise ChildEnded(self.end)
+        over = self.runs[uid] = asyncio.get_running_loop().create_future()
+        self.services.link.tell("run", kind, uid, on_spark)
+        try:
+            await over
+        except asyncio.CancelledError:
+            self.services.link.tell("leave", uid)
+            raise
+        finally:
+            self.runs.pop(uid, None)
+            self.services.forget(uid)
+            self.idle_since_s = time.monotonic()
+
+    def kill(self, why: str) -> None:
+        self._killed_for = self._killed_for or why
+        self._process.kill()
+        if self._lives_unseen:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, SIGKILL)
+
+    def close(self, why: str) -> None:
+        """Let it end: it controls nothing."""
+        self._killed_for = self._killed_for or why
+        self.services.link.close()
+
+    async def serve(self) -> None:
+        """Answer it until it has ended."""
+        if problem := await self.services.link.serve():
+            self.kill(problem)
+        await asyncio.to_thread(self._reap)
+        self.end = self._killed_for or _how(self._process.exitcode)
+        self.services.close()
+        for over in self.runs.values():
+            if not over.done():
+                over.set_exception(ChildEnded(self.end))
+
+    async def answers(self) -> bool:
+        """Whether it answers in time."""
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                await self.services.link.ask("ping")
+        except TimeoutError:
+            return False
+        except LinkEnded:
+            return True
+        return True
+
+    def _reap(self) -> None:
+        self._process.join(_END_S)
+        if self._process.is_alive() or self._lives_unseen:
+            self.kill("it did not end")
+            self._process.join(_END_S)
+
+    @property
+    def _lives_unseen(self) -> bool:
+        """Whether it lives although it counts as ended, since the fork server has ended."""
+        return not self.end and self._process.exitcode == _UNKNOWN and alive(self.pid)
+
+    def _done(self, uid: str) -> None:
+        over = self.runs.get(uid)
+        if over is not None and not over.done():
+            over.set_result(None)
+
+
+def _how(code: int | None) -> str:
+    if code is None or code == _UNKNOWN:
+        return "its process ended"
+    if code < 0:
+        signals = {number.value: number.name for number in Signals}  # some have no name
+        return f"its process was killed by {signals.get(-code, f'signal {-code}')}"
+    return f"its process ended with exit code {code}"
+
+
+def _private_bytes(pid: int) -> int:
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
+    except OSError:
+        return 0
+    kinds = ("Private_Clean:", "Private_Dirty:")
+    return sum(int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith(kinds))
+
+
+@dataclass(slots=True)
+class _Deaths:
+    """The children of a tenant that ended by themselves, one after the other."""
+
+    count: int = 0
+    last_s: float = 0.0
+
+
+class ChildProcesses:
+    """All children. To be used on the operator's loop.
+
+    Args:
+        memory: how many bytes a child may have, None for any number.
+        configure: called in each child as it begins; to be pickled.
+    """
+
+    def __init__(
+        self,
+        context: OperatorContext,
+        *,
+        memory: int | None,
+        configure: Callable[[], None] | None = None,
+        pod: PodMemory | None = None,
+        own: Mapping[str, str] | None = None,
+    ) -> None:
+        self._context = context
+        self._memory = memory
+        self._configure = configure
+        self._pod = pod or PodMemory()
+        self._own = os.environ if own is None else own
+        self._forks = get_context("forkserver")
+        self._forks.set_forkserver_preload([_TEMPLATE])
+        self._children: dict[TenantKey, ChildProcess] = {}
+        self._beginning: dict[TenantKey, asyncio.Lock] = {}
+        self._deaths: dict[TenantKey, _Deaths] = {}
+        self._unsuited: set[str] = set()
+        self._event_contexts: dict[str, contextvars.Context] = {}
+        self._serving: set[asyncio.Task[None]] = set()
+        self._threads = ThreadPoolExecutor(16, thread_name_prefix="tandem-child")
+        self._closed = False
+
+    def living(self) -> list[ChildProcess]:
+        return [child for child in self._children.values() if not child.end]
+
+    # What the operator's handlers say
+
+    def put(self, summary: CachedResource) -> None:
+        """A resource was created or changed."""
+        body = self._context.resource_cache.body(summary.uid)
+        for child in self._of_namespace(summary.namespace):
+            child.services.link.tell("put", asdict(summary), body)
+        if summary.kind == TABLE_KIND and body is not None:
+            self._move(summary, tenant_of(body, summary.namespace))
+
+    def remove(self, uid: str, namespace: str) -> None:
+        """A resource is gone."""
+        self._unsuited.discard(uid)
+        for child in self._of_namespace(namespace):
+            child.services.link.tell("remove", uid)
+
+    def clear(self) -> None:
+        """All resources are about to be listed again."""
+        for child in self.living():
+            child.services.link.tell("clear")
+
+    async def run(self, body: Body, stopped: StopSignal) -> None:
+        """Have a resource controlled until that is over, or `stopped`. To be called in the context
+        of a kopf handler, in which events about it are posted."""
+        kind, namespace, name = key_of(body)
+        uid = uid_of(body)
+        self._event_contexts[uid] = contextvars.copy_context()
+        self._context.active_operations.add(uid)
+        stopping = asyncio.create_task(self._pass_stop(uid, stopped), name="mind the stop")
+        try:
+            while not stopping.done() and self._context.may_write():
+                try:
+                    child = await self._child(self._tenant(body), stopping)
+                    if child is None:
+                        return
+                    await child.run(kind, uid, on_spark=uid in self._unsuited)
+                except ChildEnded as error:
+                    _log.warning(
+                        "its process has ended",
+                        kind=kind,
+                        namespace=namespace,
+                        name=name,
+                        how=str(error),
+                    )
+                    continue
+                if self._tenant(body) == child.key:
+                    return
+        finally:
+            stopping.cancel()
+            self._event_contexts.pop(uid, None)
+            self._context.active_operations.discard(uid)
+
+    async def clean_up(self, body: Body) -> None:
+        """Cancel what a resource left that was deleted while no operator ran."""
+        uid = uid_of(body)
+        self._event_contexts[uid] = contextvars.copy_context()
+        self._context.active_operations.add(uid)
+        try:
+            while (child := await self._child(self._tenant(body), None)) is not None:
+                try:
+                    if await child.services.link.ask("clean_up", body):
+                        self._context.cancelled.add(uid)
+                except LinkEnded:
+                    continue
+                return
+        finally:
+            self._event_contexts.pop(uid, None)
+            self._context.active_operations.discard(uid)
+
+    async def _pass_stop(self, uid: str, stopped: StopSignal) -> None:
+        await stopped.wait()
+        reason = stopped.reason
+        for child in self.living():
+            if uid in child.runs:
+                child.services.link.tell("stop", uid, 0 if reason is None else reason.value)
+
+    # Which child
+
+    def _of_namespace(self, namespace: str) -> Iterable[ChildProcess]:
+        return [child for child in self.living() if child.key.namespace == namespace]
+
+    def _tenant(self, body: Body) -> TenantKey:
+        kind, namespace, name = key_of(body)
+        cache = self._context.resource_cache
+        if kind != TABLE_KIND:
+            name = str((spec_of(body).get("tableRef") or {}).get("name", ""))
+        table = cache.get((TABLE_KIND, namespace, name))
+        return tenant_of(None if table is None else cache.body(table.uid), namespace)
+
+    def _move(self, table: CachedResource, tenant: TenantKey) -> None:
+        """A LakeTable that has other credentials is another child's, and so are its operations."""
+        cache = self._context.resource_cache
+        uids = [table.uid, *(each.uid for each in cache.of_table(table.namespace, table.name))]
+        for child in self._of_namespace(table.namespace):
+            if child.key != tenant:
+                for uid in uids:
+                    if uid in child.runs:
+                        child.services.link.tell("leave", uid)
+
+    async def _child(
+        self, key: TenantKey, stopping: asyncio.Task[None] | None
+    ) -> ChildProcess | None:
+        """The tenant's child; None if meanwhile there is nothing left to do."""
+        async with self._beginning.setdefault(key, asyncio.Lock()):
+            child = self._children.get(key)
+            if child is not None and not child.end:
+                return child
+            deaths = self._deaths.setdefault(key, _Deaths())
+            pause_s = _PAUSES_S[min(deaths.count, len(_PAUSES_S) - 1)]
+            left_s = deaths.last_s + pause_s - time.monotonic()
+            if left_s > 0:
+                if stopping is None:
+                    await asyncio.sleep(left_s)
+                else:
+                    await asyncio.wait({stopping}, timeout=left_s)
+            if self._closed or (stopping is not None and stopping.done()):
+                return None
+            try:
+                child = await self._begin(key)
+            except ChildEnded:
+                self._died(key, 0.0)
+                raise
+            self._children[key] = child
+            return child
+
+    async def _begin(self, key: TenantKey) -> ChildProcess:
+        context = self._context
+        number = f"{key.namespace}-{context.nonces.nonce()}"
+        member = (f"{context.settings.instance}/{number}", context.nonces.nonce())
+        members = LockMembers(context.locks, *member)
+        tenant = Tenant(key.namespace, key.account)
+        settings = ChildSettings(
+            replace(context.settings, etcd=None, kubeconfig=None),
+            tenant,
+            member,
+            self._memory,
+            context.settings.small_jobs if context.settings.small_job_bytes else None,
+            self._configure,
+        )
+
+        def start() -> tuple[ForkServerProcess, socket.socket]:
+            members.join()
+            ours, theirs = socket.socketpair()
+            try:
+                process = self._forks.Process(
+                    target=child_process.main,
+                    args=(theirs, settings, environment(tenant, self._own)),
+                    name=f"tandem-{key.namespace}",
+                    daemon=True,
+                )
+                process.start()
+            except BaseException:
+                ours.close()
+                raise
+            finally:
+                theirs.close()
+            return process, ours
+
+        loop = asyncio.get_running_loop()
+        try:
+            process, own = await loop.run_in_executor(self._threads, start)
+        except (OSError, EOFError, RuntimeError, LocksUnavailable) as error:
+            raise ChildEnded(f"no process could be begun: {error}") from error
+        services = ChildServices(
+            context, tenant, key.secret, self._threads, self._event_contexts.get
+        )
+        await services.link.connect(own)
+        child = ChildProcess(key, process, services)
+        for summary in list(context.resource_cache.all()):
+            if summary.namespace == key.namespace:
+                body = context.resource_cache.body(summary.uid)
+                services.link.tell("put", asdict(summary), body)
+        serving = asyncio.create_task(self._serve(child, members), name="serve a child")
+        self._serving.add(serving)
+        serving.add_done_callback(self._serving.discard)
+        context.metrics.child_processes_started.count()
+        return child
+
+    async def _serve(self, child: ChildProcess, members: LockMembers) -> None:
+        await child.serve()
+        services = child.services
+        self._unsuited |= services.unsuited | services.at_work
+        if services.at_work:
+            self._context.metrics.small_jobs_lost.add(len(services.at_work))
+        if self._children.get(child.key) is child:
+            del self._children[child.key]
+        if child.runs:
+            self._died(child.key, time.monotonic() - child.begun_s)
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(LocksUnavailable):
+            # Only now may another one take its attempts over.
+            await loop.run_in_executor(self._threads, members.leave)
+
+    def _died(self, key: TenantKey, lived_s: float) -> None:
+        deaths = self._deaths.setdefault(key, _Deaths())
+        deaths.count = 1 if lived_s > _GOOD_S else deaths.count + 1
+        deaths.last_s = time.monotonic()
+
+    # Watching them
+
+    async def watch(self) -> None:
+        """End idle children, and kill those that do not answer, and the largest one when memory
+        runs short, until cancelled."""
+        asked_s = time.monotonic()
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            self._end_idle()
+            await self._relieve()
+            if time.monotonic() - asked_s >= _PING_S:
+                asked_s = time.monotonic()
+                for child in self.living():
+                    task = asyncio.create_task(self._ask(child), name="ask a child")
+                    self._serving.add(task)
+                    task.add_done_callback(self._serving.discard)
+
+    async def _ask(self, child: ChildProcess) -> None:
+        if not await child.answers():
+            child.kill(f"it did not answer within {ANSWER_S:g} s")
+
+    def _end_idle(self) -> None:
+        now_s = time.monotonic()
+        for child in self.living():
+            if not child.runs and now_s - child.idle_since_s >= IDLE_S:
+                del self._children[child.key]
+                child.close("it was idle")
+
+    async def _relieve(self) -> None:
+        living = self.living()
+        if not living or await asyncio.to_thread(self._pod.share) < _FULL:
+            return
+        largest = max(living, key=lambda child: child.memory)
+        _log.warning("killed a child", namespace=largest.key.namespace, why="memory")
+        largest.kill("it was the largest process when the pod's memory ran short")
+
+    def prepare(self) -> None:
+        """Begin the template, so that the first child need not wait for it."""
+        from multiprocessing.forkserver import ensure_running
+
+        ensure_running()
+
+    async def close(self) -> None:
+        """End all of them: another operator takes over what they do."""
+        self._closed = True
+        for child in self.living():
+            child.kill("the operator has ended")
+        await asyncio.gather(*self._serving, return_exceptions=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)

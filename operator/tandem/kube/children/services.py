@@ -1,0 +1,335 @@
+"""What the operator does of what a child asks for: within the tenant's namespace, as long as this
+process leads.
+
+Nothing of it is taken on trust: a child may have been taken over by what it has read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from contextvars import Context
+from typing import Any, Final, TypeVar
+
+from tandem.errors import ClusterUnavailable
+from tandem.jobs.runner import JobRunner
+from tandem.kube.children.link import Handler, Link
+from tandem.kube.children.ports import (
+    REQUEST,
+    STATUS,
+    grant,
+    lock_entry,
+    requested,
+)
+from tandem.kube.children.tenants import Tenant
+from tandem.kube.client import events
+from tandem.kube.client.api import Forbidden, Unavailable
+from tandem.kube.client.resources import TABLE_KIND
+from tandem.kube.runtime.context import OperatorContext
+from tandem.kube.runtime.slots import Lane
+from tandem.kube.tables.figures import TableFigures
+from tandem.locks.store import LockStore
+from tandem.spec.common import GROUP, OPERATIONS, VERSION, plural
+from tandem.spec.loader import parse
+from tandem.spec.resources import Operation
+from tandem.spec.table import LakeTable
+
+_T = TypeVar("_T")
+_VERBS: Final = frozenset({"GET", "POST", "PATCH", "DELETE"})
+_KINDS: Final = frozenset(plural(kind) for kind in (*OPERATIONS, TABLE_KIND))
+
+
+def may_request(tenant: Tenant, secret: str, method: str, url: str) -> bool:
+    """Whether a child may have a request sent to the API server: reads of its tenant's resources,
+    changes of their statuses, new and deleted automatic operations, and its own Secret. Pure."""
+    parts = url.removeprefix("/").split("/")
+    if method == "GET" and parts == [
+        "api",
+        "v1",
+        "namespaces",
+        tenant.namespace,
+        "secrets",
+        secret,
+    ]:
+        return bool(secret)
+    if method not in _VERBS or parts[:5] != [
+        "apis",
+        GROUP,
+        VERSION,
+        "namespaces",
+        tenant.namespace,
+    ]:
+        return False
+    kind, *rest = parts[5:] or [""]
+    if kind not in _KINDS or any(not part or part in (".", "..") for part in rest):
+        return False
+    if method == "GET":
+        return len(rest) <= 1
+    if method == "PATCH":
+        return len(rest) == 2 and rest[1] == "status"
+    return kind != plural(TABLE_KIND) and len(rest) == (0 if method == "POST" else 1)
+
+
+class ChildServices:
+    """What one child can ask for. To be used on the operator's loop.
+
+    Args:
+        context: the operator's.
+        tenant: whose child it is.
+        secret: the name of its Secret, "" for none.
+        threads: for calls of the lock store and of jobs.
+        event_context: where events about a resource, by its uid, are to be posted; None for a
+            resource that the child does not control.
+    """
+
+    def __init__(
+        self,
+        context: OperatorContext,
+        tenant: Tenant,
+        secret: str,
+        threads: Executor,
+        event_context: Callable[[str], Context | None],
+    ) -> None:
+        self._context = context
+        self._tenant = tenant
+        self._secret = secret
+        self._threads = threads
+        self._event_context = event_context
+        self._loop = asyncio.get_running_loop()
+        self._watches: dict[int, Callable[[], None]] = {}
+        self._held: dict[int, Lane] = {}
+        self._waiting: dict[int, asyncio.Task[None]] = {}
+        self._waiters: dict[int, object] = {}
+        self._runners: dict[str, JobRunner] = {}
+        self.link = Link(self._handlers())
+        self.unsuited: set[str] = set()
+        """The uids of operations whose small job failed in this child."""
+        self.at_work: set[str] = set()
+        """The uids of operations that have a small job."""
+        self.on_done: Callable[[str], None] = lambda _uid: None
+        """Called when a controller has ended."""
+
+    def _handlers(self) -> Mapping[str, Handler]:
+        locks = self._context.locks
+        return {
+            "api": self._api,
+            "locks.acquire": self._acquire,
+            "locks.extend": self._extend,
+            "locks.watch": self._watch,
+            "locks.unwatch": self._unwatch,
+            "locks.enter_commit": lambda *whose: self._in_thread(
+                lambda: str(locks.enter_commit(*map(str, whose)))
+            ),
+            "locks.leave_commit": lambda *whose: self._in_thread(
+                lambda: locks.leave_commit(*map(str, whose))
+            ),
+            "locks.release": lambda *whose: self._in_thread(
+                lambda: locks.release(*map(str, whose))
+            ),
+            "locks.entries": lambda table: self._in_thread(
+                lambda: [lock_entry(each) for each in locks.entries(str(table))]
+            ),
+            "slots.take": self._take_slot,
+            "slots.force": self._force_slot,
+            "slots.give_back": self._give_back,
+            "automatic.take": self._take_automatic,
+            "automatic.leave": self._leave_automatic,
+            "automatic.wake_first": self._wake_automatic,
+            "jobs.start": self._start_job,
+            "jobs.status": self._job_status,
+            "jobs.stop": self._stop_job,
+            "metrics": self._record,
+            "event": self._post,
+            "figures": self._figures,
+            "small_job": self._small_job,
+            "gone": lambda uid: self._context.resource_cache.remove(str(uid)),
+            "done": self._done,
+        }
+
+    def close(self) -> None:
+        """The child has ended: give back what it held. Its locks stay, for the one that takes its
+        operations over."""
+        for end in self._watches.values():
+            self._threads.submit(end)
+        self._watches.clear()
+        for task in self._waiting.values():
+            task.cancel()
+        for lane in self._held.values():
+            self._context.slots.give_back(lane)
+        self._held.clear()
+        for waiter in self._waiters.values():
+            self._context.automatic_slots.leave(waiter)
+
+    async def _in_thread(self, call: Callable[[], _T]) -> _T:
+        return await self._loop.run_in_executor(self._threads, call)
+
+    # The API server
+
+    async def _api(
+        self,
+        method: str,
+        url: str,
+        body: object,
+        query: dict[str, str],
+        content_type: str,
+        text: bool,
+        patience_s: float | None,
+    ) -> dict[str, Any]:
+        if not may_request(self._tenant, self._secret, method, url):
+            raise Forbidden(403, "Forbidden", f"not for this tenant: {method} {url}")
+        if method != "GET" and not self._context.may_write():
+            raise Unavailable(0, "NotLeader", "this operator does not lead")
+        return await self._context.api.request(
+            method,
+            url,
+            body=body,
+            query=query,
+            content_type=content_type,
+            text=text,
+            patience_s=patience_s,
+        )
+
+    # Locks
+
+    async def _acquire(self, request: str) -> dict[str, Any]:
+        wanted = requested(request)
+        return grant(await self._in_thread(lambda: self._context.locks.acquire(wanted)))
+
+    async def _extend(
+        self, table: str, operation: str, owner: str, resources: str
+    ) -> dict[str, Any]:
+        locks: LockStore = self._context.locks
+        wanted = requested(resources).resources
+        return grant(await self._in_thread(lambda: locks.extend(table, operation, owner, wanted)))
+
+    async def _watch(self, number: int, table: str, operation: str) -> None:
+        def wake() -> None:
+            # From a thread, and perhaps when the loop has ended.
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self.link.tell, "locks.wake", number)
+
+        locks = self._context.locks
+        end = await self._in_thread(lambda: locks.watch(table, operation, wake))
+        if self.link.ended:
+            self._threads.submit(end)
+        else:
+            self._watches[number] = end
+
+    def _unwatch(self, number: int) -> None:
+        end = self._watches.pop(number, None)
+        if end is not None:
+            self._threads.submit(end)
+
+    # Slots
+
+    async def _take_slot(self, ticket: int, namespace: str, table: str) -> None:
+        lane = self._lane(namespace, table)
+        slots = self._context.slots
+        task = asyncio.ensure_future(
+            slots.take(lane, lambda why: self.link.tell("slots.queued", ticket, why))
+        )
+        self._waiting[ticket] = task
+        try:
+            await task
+        finally:
+            del self._waiting[ticket]
+        self._held[ticket] = lane
+
+    def _force_slot(self, ticket: int, namespace: str, table: str) -> None:
+        self._held[ticket] = lane = self._lane(namespace, table)
+        self._context.slots.force(lane)
+
+    def _give_back(self, ticket: int) -> None:
+        lane, waiting = self._held.pop(ticket, None), self._waiting.get(ticket)
+        if lane is not None:
+            self._context.slots.give_back(lane)
+        elif waiting is not None:
+            waiting.cancel()
+
+    def _lane(self, namespace: str, table: str) -> Lane:
+        if namespace != self._tenant.namespace:
+            raise ValueError("a slot for another namespace")
+        return Lane(namespace, str(table))
+
+    async def _take_automatic(self, number: int, child: tuple[str, str, str]) -> int:
+        kind, _, name = child
+        waiter = self._waiters.setdefault(number, object())
+        return await self._context.automatic_slots.take(
+            waiter,
+            (str(kind), self._tenant.namespace, str(name)),
+            lambda: self.link.tell("automatic.wake", number),
+        )
+
+    def _leave_automatic(self, number: int) -> None:
+        waiter = self._waiters.pop(number, None)
+        if waiter is not None:
+            self._context.automatic_slots.leave(waiter)
+
+    def _wake_automatic(self) -> None:
+        self._context.automatic_slots.wake_first()
+
+    # Spark's jobs
+
+    async def _start_job(self, uid: str, request: Any) -> None:
+        runner, found = self._runner(uid), REQUEST.validate_python(request)
+        await self._in_thread(lambda: runner.start(found))
+
+    async def _job_status(self, uid: str, name: str) -> Any:
+        runner = self._runner(uid)
+        status = await self._in_thread(lambda: runner.status(str(name)))
+        return STATUS.dump_python(status, mode="json")
+
+    async def _stop_job(self, uid: str, name: str) -> None:
+        runner = self._runner(uid)
+        await self._in_thread(lambda: runner.stop(str(name)))
+
+    def _runner(self, uid: str) -> JobRunner:
+        found = self._runners.get(uid)
+        if found is None:
+            cache = self._context.resource_cache
+            body = cache.body(uid)
+            resource = None if body is None else parse(body)
+            if not isinstance(resource, Operation) or resource.namespace != self._tenant.namespace:
+                raise ClusterUnavailable("the operator does not know the operation", found=uid)
+            table = cache.get((TABLE_KIND, resource.namespace, resource.spec.table_ref.name))
+            table_body = None if table is None else cache.body(table.uid)
+            lake = None if table_body is None else parse(table_body)
+            assert body is not None
+            made = self._context.runner_factory(
+                resource, body, lake if isinstance(lake, LakeTable) else None
+            )
+            found = self._runners[uid] = made
+        return found
+
+    def forget(self, uid: str) -> None:
+        """The operation's controller has ended."""
+        self._runners.pop(uid, None)
+
+    # What is only said
+
+    def _record(self, recorded: list[tuple[str, str, float, list[str]]]) -> None:
+        for name, how, value, labels in recorded:
+            self._context.metrics.record(name, how, value, labels)
+
+    def _post(self, body: dict[str, Any], reason: str, message: str, warning: bool) -> None:
+        where = self._event_context(str(body["metadata"]["uid"]))
+        if where is not None:
+            where.copy().run(events.post, body, reason, message, warning=warning)
+
+    def _figures(self, key: tuple[str, str], found: Mapping[str, Any]) -> None:
+        namespace, name = key
+        if namespace == self._tenant.namespace:
+            self._context.figures[namespace, str(name)] = TableFigures.from_json(found)
+
+    def _done(self, uid: str, cancelled: bool) -> None:
+        if cancelled:
+            self._context.cancelled.add(str(uid))
+        self.on_done(str(uid))
+
+    def _small_job(self, uid: str, has: bool | None) -> None:
+        self.at_work.discard(uid)
+        if has:
+            self.at_work.add(uid)
+        elif has is False:
+            self.unsuited.add(uid)
