@@ -67,9 +67,6 @@ class CountingExecutor:
     def __init__(self) -> None:
         self.calls = 0
 
-    def lane(self, *_: object, **__: object) -> CountingExecutor:
-        return self
-
     def submit(self, call: Callable[..., Any], *arguments: Any) -> Any:
         self.calls += 1
         done: Future[Any] = Future()

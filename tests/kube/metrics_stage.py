@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any, cast
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -14,10 +13,10 @@ from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.metrics.families import FAMILIES, Family
 from tandem.kube.runtime.context import IndexServerFacts
 from tandem.kube.runtime.slots import JobLimits, JobSlots
-from tandem.kube.runtime.workers import Workers
 from tandem.kube.state_metrics import StateCollector
 from tandem.kube.tables import status
 from tandem.kube.tables.context import AutoCompactionState, TableContext
+from tandem.kube.tables.figures import TableFigures
 from tandem.operations.report.status import conditions
 from tandem.planning.auto.facts import AutoCompactionWait
 from tandem.spec.common import OPERATIONS
@@ -41,16 +40,13 @@ class Stage:
         self.resource_cache = ResourceCache()
         self.tables: dict[tuple[str, str], TableContext] = {}
         self.slots = JobSlots(JobLimits(2))
-        self.workers = Workers(2, self.metrics)
         self.index_servers: dict[tuple[str, str], IndexServerFacts] = {}
-        context = SimpleNamespace(
-            children=None,
-            resource_cache=self.resource_cache,
-            tables=self.tables,
-            slots=self.slots,
-            index_servers=self.index_servers,
-        )
-        self.metrics.add(StateCollector(cast(Any, context), lambda: True, self.workers, shown))
+        self.children = None
+        self.metrics.add(StateCollector(cast(Any, self), lambda: True, self.slots, shown))
+
+    @property
+    def figures(self) -> dict[tuple[str, str], TableFigures]:
+        return {key: table.figures for key, table in self.tables.items()}
 
     def text(self) -> str:
         return asyncio.run(self.metrics.exposition()).decode()

@@ -44,7 +44,7 @@ class Stage:
         self.context.automatic_slots = AutomaticSlots(0, self.cache)
         self.context.clock = self.clock
         self.context.may_write = lambda: True
-        self.context.workers = self.pool = CountingExecutor()
+        self.context.table_threads = self.pool = CountingExecutor()
         self.automation = LogAutomation(context)
         self.table = TableContext("uid-1", cast(Any, None))
         self.table.log = TableLog(self.lake.log.base)

@@ -32,9 +32,9 @@ class Play:
         self.slots = AutomaticSlots(limit, self.cache)
         self.woken: list[str] = []
 
-    def take(self, table: str, kind: str = "TableCompaction") -> int:
+    async def take(self, table: str, kind: str = "TableCompaction") -> int:
         key = (kind, "lake", f"of-{table}")
-        return self.slots.take(table, key, lambda: self.woken.append(table))
+        return await self.slots.take(table, key, lambda: self.woken.append(table))
 
     def see(self, table: str, phase: str = "Running") -> None:
         self.cache.update(child(f"of-{table}", phase))
@@ -43,17 +43,17 @@ class Play:
 def test_who_waited_longest_goes_first() -> None:
     async def play() -> None:
         p = Play(2)
-        assert [p.take(table) for table in "abcd"] == [0, 0, 1, 2]
+        assert [await p.take(table) for table in "abcd"] == [0, 0, 1, 2]
         for table in "ab":
             p.see(table)
-        assert [p.take("d"), p.take("c")] == [2, 1]
+        assert [await p.take("d"), await p.take("c")] == [2, 1]
         p.slots.wake_first()
         assert p.woken == []
 
         p.see("a", "Succeeded")
         p.slots.wake_first()
         assert p.woken == ["c"]
-        assert [p.take("d"), p.take("c"), p.take("d")] == [2, 0, 1]
+        assert [await p.take("d"), await p.take("c"), await p.take("d")] == [2, 0, 1]
 
     asyncio.run(play())
 
@@ -61,11 +61,11 @@ def test_who_waited_longest_goes_first() -> None:
 def test_one_that_leaves_or_asks_no_more_holds_up_no_other(monkeypatch: Any) -> None:
     async def play() -> None:
         p = Play(1)
-        assert [p.take(table) for table in "abc"] == [0, 1, 2]
+        assert [await p.take(table) for table in "abc"] == [0, 1, 2]
         p.slots.leave("b")
-        assert p.take("c") == 1
+        assert await p.take("c") == 1
         monkeypatch.setattr(slots, "_FORGOTTEN_S", -1.0)
-        assert p.take("d") == 1
+        assert await p.take("d") == 1
 
     asyncio.run(play())
 
@@ -78,9 +78,9 @@ def test_suspended_ones_drops_and_those_of_users_take_no_slot() -> None:
         by_hand = child("by-hand")
         del by_hand["metadata"]["labels"]["tandem.dev/automatic"]
         p.cache.update(by_hand)
-        assert p.take("a") == 0
-        assert p.take("b") == 1
-        assert p.take("c", kind="TableReplace") == 0
+        assert await p.take("a") == 0
+        assert await p.take("b") == 1
+        assert await p.take("c", kind="TableReplace") == 0
 
     asyncio.run(play())
 
@@ -88,6 +88,6 @@ def test_suspended_ones_drops_and_those_of_users_take_no_slot() -> None:
 def test_without_a_limit_none_waits() -> None:
     async def play() -> None:
         p = Play(0)
-        assert [p.take(str(n)) for n in range(9)] == [0] * 9
+        assert [await p.take(str(n)) for n in range(9)] == [0] * 9
 
     asyncio.run(play())

@@ -48,7 +48,7 @@ class Stage:
         self.context.resource_cache = self.resource_cache
         self.context.automatic_slots = AutomaticSlots(0, self.resource_cache)
         self.context.clock = self.clock
-        self.context.workers = self.pool = CountingExecutor()
+        self.context.table_threads = self.pool = CountingExecutor()
         self.tend = AutoCompactionController(context)
         self.table = TableContext("uid-1", cast(Any, None))
         self.see()
@@ -380,7 +380,7 @@ def test_a_table_waits_for_a_slot_and_is_woken_when_one_is_free(stage: Stage) ->
         stage.context.automatic_slots = slots
         woken: list[int] = []
         stage.table.wake = lambda: woken.append(1)
-        assert slots.take("other", ("TableCompaction", "lake", "other"), lambda: None) == 0
+        assert await slots.take("other", ("TableCompaction", "lake", "other"), lambda: None) == 0
         status, seconds = await stage.look()
         assert stage.creates == []
         assert status["why"].endswith("are taken; its place in the queue is 1.")

@@ -22,6 +22,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tandem.kube.children.pipe import ChildAnswer, ChildCall, Pipe
+from tandem.kube.children.supervisor import ChildEnded, ChildProcess, ChildProcesses, PodMemory
 
 from support.jobs import quick_lake
 from support.jobs.quick_jobs import QuickJobs
@@ -36,8 +38,6 @@ from tandem.jobs.runner import SMALL_BYTES, JobRequest
 from tandem.kube.children import supervisor
 from tandem.kube.children.child import LEAST_MEMORY, Bounds
 from tandem.kube.children.jobs import ClusterJobs, SmallJobRules
-from tandem.kube.children.pipe import ChildAnswer, ChildCall, Pipe
-from tandem.kube.children.supervisor import ChildEnded, ChildProcess, ChildProcesses, PodMemory
 from tandem.kube.children.tenants import Tenant, environment, may_read
 from tandem.kube.metrics.collectors import Metrics
 from tandem.operations.machine.events import Effect, Event, Point

@@ -24,7 +24,6 @@ from support.cluster.operator_thread import (
 from support.hanging_server import HangingServer, hanging_server
 from support.jobs import quick_lake
 from support.waiting import await_that
-from tandem.kube.runtime import workers
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster
@@ -56,14 +55,14 @@ def facts(port: int, page: str = "readyz") -> tuple[int, dict[str, Any]]:
             return error.code, json.load(error)
 
 
-def patient(cluster: Cluster, health: int, *namespaces: str, workers: int) -> OperatorSettings:
-    """So few workers, and requests that never end."""
+def patient(cluster: Cluster, *namespaces: str, health: int = 0) -> OperatorSettings:
+    """Tables in child processes, and requests that never end."""
     return quick_settings(
         cluster,
         *namespaces,
-        workers=workers,
+        in_children=True,
         store_timeout_s=3600.0,
-        health=f"127.0.0.1:{health}",
+        health=f"127.0.0.1:{health}" if health else "",
     )
 
 
@@ -76,12 +75,12 @@ def assert_none_ready(space: Resources) -> None:
 def test_twenty_tables_that_hang_do_not_stop_a_table_of_another_namespace(
     cluster: Cluster, tmp_path: Path, hanging: HangingServer
 ) -> None:
-    """Two workers, and requests that never end: all twenty want to hold one for ever."""
+    """More than a process has threads: all want to hold one for ever."""
     wrong = Resources(cluster, cluster.namespace("hangs"))
     right = Resources(cluster, cluster.namespace("healthy"))
     lake = quick_lake.make(tmp_path)
     health = free_port()
-    settings = patient(cluster, health, wrong.namespace, right.namespace, workers=2)
+    settings = patient(cluster, wrong.namespace, right.namespace, health=health)
     with operating(settings, HeldJobs()):
         hang(wrong, hanging, [f"t{number}" for number in range(20)])
         await_that(
@@ -93,10 +92,8 @@ def test_twenty_tables_that_hang_do_not_stop_a_table_of_another_namespace(
         assert right.await_end("TableCompaction", "c")["phase"] == "Succeeded"
         assert_none_ready(wrong)
         status, found = facts(health)
-        assert status == 200
-        assert found["workers"]["waiting"] > 0
-        assert found["workers"]["long"] > 0
-        assert scrape(health).value("tandem_workers_long") > 0
+        assert (status, found["children"]) == (200, 2)
+        assert scrape(health).value("tandem_child_processes") == 2
     # The operator has ended although the store still hangs.
     lake.assert_clean()
 
@@ -109,7 +106,7 @@ def test_two_hundred_tables_that_hang_do_not_stop_the_others_of_their_namespace(
     looked at meanwhile."""
     space = Resources(cluster, cluster.namespace("hangs"))
     lakes = {name: quick_lake.make(tmp_path / name) for name in ("first", "second")}
-    settings = quick_settings(cluster, space.namespace, workers=4, store_timeout_s=3600.0)
+    settings = patient(cluster, space.namespace)
     names = [f"t{number}" for number in range(200)]
     with operating(settings, HeldJobs()):
         hang(space, hanging, names)
@@ -131,69 +128,18 @@ def test_two_hundred_tables_that_hang_do_not_stop_the_others_of_their_namespace(
         lake.assert_clean()
 
 
-def test_a_table_that_is_deleted_gives_back_what_it_holds_and_one_of_its_name_starts_over(
+def test_a_table_that_hangs_can_be_deleted_and_one_of_its_name_starts_over(
     cluster: Cluster, tmp_path: Path, hanging: HangingServer
 ) -> None:
     space = Resources(cluster, cluster.namespace("hangs"))
     lake = quick_lake.make(tmp_path)
-    health = free_port()
-    settings = patient(cluster, health, space.namespace, workers=1)
-    with operating(settings, HeldJobs()):
-        hang(space, hanging, ["t", "waits"])
-        await_that(lambda: hanging.connections, "none was asked")
-        for name in ("t", "waits"):
-            space.delete(TABLE, name)
+    with operating(patient(cluster, space.namespace), HeldJobs()):
+        hang(space, hanging, ["t"])
+        await_that(lambda: hanging.connections, "it was not asked")
+        space.delete(TABLE, "t")
         space.await_gone(TABLE, "t")
         space.table("t", lake.location)
         space.await_phase(TABLE, "t", "Succeeded")
-        workers = facts(health)[1]["workers"]
-        assert workers["abandoned"] >= 1
-        assert workers["busy"] == workers["long"] == workers["waiting"] == 0 or workers["busy"] == 1
-        hanging.close()
-        await_that(lambda: facts(health)[1]["workers"]["abandoned"] == 0, lambda: facts(health)[1])
-    lake.assert_clean()
-
-
-def test_readyz_fails_while_a_namespace_is_starved_and_passes_again_afterwards(
-    cluster: Cluster, tmp_path: Path, hanging: HangingServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Five tables, each in a namespace of its own, hold every place. For a minute in life; and with
-    so few places that five tables are enough."""
-    monkeypatch.setattr(workers, "LONG_FACTOR", 4)
-    monkeypatch.setattr(workers, "STARVED_S", 2.0)
-    wrong = [Resources(cluster, cluster.namespace("hangs")) for _ in range(5)]
-    right = Resources(cluster, cluster.namespace("starved"))
-    lake = quick_lake.make(tmp_path)
-    health = free_port()
-    settings = patient(cluster, health, *(space.namespace for space in (*wrong, right)), workers=1)
-    with operating(settings, HeldJobs()):
-        for space in wrong:
-            hang(space, hanging, ["t"])
-
-        def held() -> bool:
-            found = facts(health)[1]["workers"]
-            return bool((found["long"], found["busy"]) == (4, 1))
-
-        await_that(held, lambda: facts(health))
-        # Others hang as long, but every namespace is served.
-        assert facts(health)[0] == 200
-        right.table("t", lake.location)
-        await_that(lambda: facts(health)[0] == 503, lambda: facts(health))
-        found = facts(health)[1]
-        assert found["workers"]["starved"] is True
-        assert found["leads"] is True
-        # The process is alive: to kill it would help no table.
-        assert facts(health, "healthz")[0] == 200
-        assert scrape(health).value("tandem_workers_oldest_wait_seconds") >= 2.0
-        assert scrape(health).value("tandem_workers_waiting") >= 1
-        # As the runbook says: the deleted table gives back its place.
-        wrong[0].delete(TABLE, "t")
-        right.await_phase(TABLE, "t", "Succeeded")
-        right.compaction("c", "t")
-        assert right.await_end("TableCompaction", "c")["phase"] == "Succeeded"
-        await_that(lambda: facts(health)[0] == 200, lambda: facts(health))
-        assert facts(health)[1]["workers"]["starved"] is False
-        assert scrape(health).value("tandem_workers_oldest_wait_seconds") < 2.0
     lake.assert_clean()
 
 

@@ -220,27 +220,6 @@ def test_slots_and_threads_are_read_at_scrape_time() -> None:
     asyncio.run(wait())
     assert of(stage.series(), "tandem_jobs_running") == 2
     assert of(stage.series(), "tandem_jobs_limit") == 2
-    import threading
-
-    gate, inside = threading.Event(), threading.Barrier(3)
-
-    def work() -> None:
-        inside.wait(100)
-        gate.wait(100)
-
-    futures = [stage.workers.submit(work) for _ in range(2)]
-    late = [stage.workers.submit(gate.wait, 100) for _ in range(3)]
-    inside.wait(100)
-    series = stage.series()
-    assert of(series, "tandem_workers_busy") == 2
-    assert of(series, "tandem_workers_waiting") == 3
-    assert late[2].cancel()
-    assert of(stage.series(), "tandem_workers_waiting") == 2
-    gate.set()
-    stage.workers.shutdown()
-    assert all(future.done() for future in futures)
-    assert of(stage.series(), "tandem_workers_busy") == 0
-    assert of(stage.series(), "tandem_worker_wait_seconds_count") == 4
 
 
 def test_an_ended_operation_is_counted_with_its_effects() -> None:

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tandem.kube.runtime.workers import Workers
 
 from support.documents import document
 from support.some import few
 from tandem import spec
 from tandem.errors import InvalidSpec, LocationNotAllowed
 from tandem.kube.metrics.collectors import Metrics
-from tandem.kube.runtime.workers import Workers
 from tandem.kube.tables.location_policy import LocationPolicy
 from tandem.spec.table import LakeTable
 from tandem.storage import open_store

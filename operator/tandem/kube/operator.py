@@ -32,9 +32,8 @@ from tandem.kube.metrics.collectors import CONTENT_TYPE, MeasuredLocks, Metrics
 from tandem.kube.runtime import kopf_internals
 from tandem.kube.runtime.context import OperatorContext, OperatorSettings, RunnerFactory
 from tandem.kube.runtime.leader import Leadership, LockMembers, Restoration
-from tandem.kube.runtime.memory import give_memory_back, seldom_collections
 from tandem.kube.runtime.slots import AutomaticSlots, JobSlots
-from tandem.kube.runtime.workers import Workers
+from tandem.kube.runtime.threads import TableThreads
 from tandem.kube.state_metrics import StateCollector
 from tandem.locks.store import InProcessLocks, LockStore
 from tandem.operations.ports import Clock, SystemClock, SystemNonces
@@ -128,16 +127,13 @@ async def run_operator(
     import_kinds()
     clock, nonces = clock or SystemClock(), SystemNonces()
     metrics = Metrics()
-    workers = Workers(settings.workers, metrics)
+    table_threads = TableThreads()
     # Elections must not wait for a thread that works on a table.
     office = ThreadPoolExecutor(2, thread_name_prefix="tandem-office")
     index_threads = ThreadPoolExecutor(4, thread_name_prefix="tandem-index")
     _log.info("starts", version=__version__, **settings.log_fields())
     lagging = asyncio.create_task(metrics.watch_loop(), name="watch the loop")
-    minding = asyncio.create_task(workers.watch(), name="watch the workers")
-    trimming = asyncio.create_task(give_memory_back(), name="give memory back")
     at_end = contextlib.ExitStack()
-    at_end.enter_context(seldom_collections())
     try:
         async with (
             Api.from_kubeconfig(settings.kubeconfig, observe=metrics.api_call) as api,
@@ -158,7 +154,7 @@ async def run_operator(
                 processes=members,
                 clock=clock,
                 nonces=nonces,
-                workers=workers,
+                table_threads=table_threads,
                 index_threads=index_threads,
                 slots=slots,
                 automatic_slots=AutomaticSlots(settings.automatic_slots, resource_cache),
@@ -182,9 +178,7 @@ async def run_operator(
                 watching = asyncio.create_task(children.watch(), name="watch the children")
                 at_end.callback(watching.cancel)
             metrics.add(
-                StateCollector(
-                    context, lambda: leadership.leads, workers, slots, settings.table_metrics
-                )
+                StateCollector(context, lambda: leadership.leads, slots, settings.table_metrics)
             )
             ended_controller = EndedController(api, resource_cache, clock, context.may_write)
             kopf_state = KopfState()
@@ -199,14 +193,7 @@ async def run_operator(
                     "kopf": kopf_state.phase,
                     "resources": len(resource_cache),
                     "jobs": slots.taken,
-                    "workers": {
-                        "busy": workers.busy,
-                        "long": workers.long,
-                        "abandoned": workers.abandoned,
-                        "waiting": workers.waiting,
-                        "oldest_wait_s": round(workers.oldest_wait_s, 1),
-                        "starved": workers.starved,
-                    },
+                    "children": 0 if children is None else len(children.living()),
                 }
 
             async with serve_health(
@@ -214,7 +201,7 @@ async def run_operator(
                 facts,
                 metrics.exposition,
                 is_alive=lambda: kopf_state.is_alive,
-                is_ready=lambda: kopf_state.is_ready and not workers.starved,
+                is_ready=lambda: kopf_state.is_ready,
             ):
                 try:
                     if not await _unless(stop, leadership.win()):
@@ -252,9 +239,7 @@ async def run_operator(
                     await leadership.resign()
     finally:
         lagging.cancel()
-        minding.cancel()
-        trimming.cancel()
-        workers.shutdown(wait=False, cancel_futures=True)
+        table_threads.shutdown(wait=False, cancel_futures=True)
         office.shutdown(wait=False, cancel_futures=True)
         index_threads.shutdown(wait=False, cancel_futures=True)
         at_end.close()

@@ -1,4 +1,4 @@
-"""Metrics that are computed at each scrape: operations by phase, jobs, threads, tables. They cost
+"""Metrics that are computed at each scrape: operations by phase, jobs, tables. They cost
 nothing in between.
 
 Only the tables with the most files have series of their own; sums are over all tables. To be
@@ -23,7 +23,6 @@ from tandem.kube.metrics import families as families
 from tandem.kube.metrics.families import Family
 from tandem.kube.runtime.context import IndexServerFacts, OperatorContext
 from tandem.kube.runtime.slots import JobSlots
-from tandem.kube.runtime.workers import Workers
 from tandem.kube.tables.figures import TableFigures
 from tandem.spec.common import OPERATIONS
 from tandem.spec.compaction import CompactionType, TableCompaction
@@ -49,13 +48,11 @@ class StateCollector(Collector):
         self,
         context: OperatorContext,
         leads: Callable[[], bool],
-        workers: Workers,
         slots: JobSlots,
         shown: int,
     ) -> None:
         self._context = context
         self._leads = leads
-        self._workers = workers
         self._slots = slots
         self._limit = shown
         self._shown: set[TableKey] = set()
@@ -66,7 +63,6 @@ class StateCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         yield _one(families.LEADER, self._leads())
-        yield from self._threads()
         yield from self._jobs()
         summaries = [s for s in self._context.resource_cache.all() if s.kind in OPERATIONS]
         yield from self._operations(summaries)
@@ -76,14 +72,6 @@ class StateCollector(Collector):
     def describe(self) -> Iterable[Metric]:
         """The names of the families, for the registration; computes nothing."""
         return [_family(each) for each in families.FAMILIES if each in LOOKED_UP]
-
-    def _threads(self) -> Iterator[Metric]:
-        yield _one(families.WORKERS_LIMIT, self._workers.limit)
-        yield _one(families.WORKERS_BUSY, self._workers.busy)
-        yield _one(families.WORKERS_LONG, self._workers.long)
-        yield _one(families.WORKERS_ABANDONED, self._workers.abandoned)
-        yield _one(families.WORKERS_WAITING, self._workers.waiting)
-        yield _one(families.WORKERS_OLDEST_WAIT, self._workers.oldest_wait_s)
 
     def _jobs(self) -> Iterator[Metric]:
         slots = self._slots

@@ -21,7 +21,6 @@ from tandem.locks.rules import (
     LockResources,
     Waiting,
 )
-from tandem.turns import waiting
 
 # The port through which the engine takes locks.
 #
@@ -90,8 +89,7 @@ def wait_by_watching(store: LockStore, table: str, operation: str, timeout_s: fl
     woken = threading.Event()
     end = store.watch(table, operation, woken.set)
     try:
-        with waiting():
-            woken.wait(timeout_s)
+        woken.wait(timeout_s)
     finally:
         end()
 

@@ -21,7 +21,6 @@ from typing import Protocol
 from tandem.jobs.port import Jobs
 from tandem.locks.store import InProcessLocks, LockStore
 from tandem.operations.rounds import SmallRounds
-from tandem.turns import waiting
 
 
 class Clock(Protocol):
@@ -113,8 +112,7 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def sleep(self, ms: int, wake: threading.Event) -> None:
-        with waiting():
-            wake.wait(ms / 1000)
+        wake.wait(ms / 1000)
 
 
 class SystemProcesses:

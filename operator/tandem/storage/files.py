@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO, cast
 
 from tandem.errors import TooLarge
-from tandem.turns import waiting
 
 # A request for less than this is extended to it: footers and page headers are read in many small
 # pieces, and each piece would otherwise cost a round trip.
@@ -88,8 +87,7 @@ class PublishingWriter(io.RawIOBase):
         if not self._done:
             self._done = True
             try:
-                with waiting():
-                    self._publish()
+                self._publish()
             except BaseException:
                 self._discard()
                 super().close()

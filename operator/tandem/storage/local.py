@@ -34,7 +34,6 @@ from tandem.errors import (
 from tandem.storage.files import PublishingWriter, require_size
 from tandem.storage.paths import check_folder, check_relative, split_location
 from tandem.storage.store import ObjectInfo
-from tandem.turns import waiting
 
 # Objects being written: `<name>#<digits>`, the names that the object_store library uses. Listings
 # of both hide them; Spark's vacuum removes old ones in data folders.
@@ -422,8 +421,7 @@ class LocalWriter(PublishingWriter):
 def _sync_folder(folder: str) -> None:
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with waiting():
-            os.fsync(fd)
+        os.fsync(fd)
     except OSError as error:
         # Some network file systems cannot sync a folder; they are synchronous anyway.
         if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):

@@ -32,7 +32,6 @@ from tandem.storage.paths import check_folder, check_relative, split_location
 from tandem.storage.store import ObjectInfo
 from tandem.storage.store_errors import CLIENT_ERRORS, refused_settings, replaced, translated
 from tandem.storage.time_limits import TimeLimits, time_limits
-from tandem.turns import waiting
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -265,8 +264,7 @@ class RemoteReader(RangeReader):
     def __init__(self, store: RemoteStore, path: str, found: ObjectMeta) -> None:
 
         def fetch(start: int, length: int) -> bytes:
-            with waiting():
-                return store.get_range(path, start, length)
+            return store.get_range(path, start, length)
 
         super().__init__(fetch, found["size"])
         self.e_tag = found["e_tag"]
@@ -274,8 +272,7 @@ class RemoteReader(RangeReader):
 
     def read_each(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         starts, sizes = zip(*ranges, strict=True) if ranges else ((), ())
-        with waiting():
-            return self.store._fetch_each(self.key, starts, sizes)
+        return self.store._fetch_each(self.key, starts, sizes)
 
 
 class RemoteWriter(PublishingWriter):

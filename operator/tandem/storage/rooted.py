@@ -5,15 +5,10 @@ The only place that decides which implementation serves a location.
 
 from __future__ import annotations
 
-import posixpath
 import threading
-import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from itertools import islice
-from typing import BinaryIO, Final
-from weakref import WeakValueDictionary
+from typing import BinaryIO
 
 from tandem.storage.local import LocalStore
 from tandem.storage.options import settings
@@ -26,7 +21,6 @@ from tandem.storage.paths import (
     split_location,
 )
 from tandem.storage.store import ObjectInfo, Store
-from tandem.turns import waiting
 
 # A folder of a store as a store of its own.
 #
@@ -86,44 +80,6 @@ class Subfolder:
         return self.store.delete_prefix(below, keep=[self._path(p) for p in keep])
 
 
-_LIST_CHUNK = 1_000
-_SLOW_LIST_CHUNK: Final = 10
-"""Each of them is a request of its own."""
-_SLOW_S: Final = 0.0005
-"""If the reads of a disk take longer on average, others compute meanwhile."""
-_RECENT: Final = 8
-"""About so many reads make the average."""
-
-
-class _Disk:
-    """How long reads of a folder take: it may be mounted from a network."""
-
-    def __init__(self) -> None:
-        self._average_s = 0.0
-
-    @property
-    def is_slow(self) -> bool:
-        return self._average_s > _SLOW_S
-
-    def waiting(self) -> AbstractContextManager[None]:
-        """Around a request. Those of a near disk are many and short: to leave a turn for each takes
-        longer than it saves. A write leaves it for its sync."""
-        return waiting() if self.is_slow else nullcontext()
-
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        with self.waiting():
-            begun_s = time.perf_counter()
-            try:
-                yield
-            finally:
-                self._average_s += (time.perf_counter() - begun_s - self._average_s) / _RECENT
-
-
-_disks: WeakValueDictionary[str, _Disk] = WeakValueDictionary()
-"""By the folders of tables, which mostly have many."""
-
-
 def open_store(
     location: str,
     options: Mapping[str, str] | None = None,
@@ -178,9 +134,6 @@ class RootedStore:
         self._environ = environ
         self._ceiling_s = ceiling_s
         self._most_bytes = most_bytes
-        self._disk = None
-        if self.near:
-            self._disk = _disks.setdefault(posixpath.dirname(self._location), _Disk())
         self._lock = threading.Lock()
         self._stores: dict[str, Store] = {}
         self._store(self._location)  # raises the error of invalid options early
@@ -229,13 +182,6 @@ class RootedStore:
                 self._stores[root] = store
             return store
 
-    def _waiting(self) -> AbstractContextManager[None]:
-        """Around a request."""
-        return waiting() if self._disk is None else self._disk.waiting()
-
-    def _reading(self) -> AbstractContextManager[None]:
-        return waiting() if self._disk is None else self._disk.reading()
-
     def _find(self, path: str) -> tuple[Store, str]:
         resolved = resolve(path, self._location, self._allowed)
         return self._store(resolved.root), resolved.key
@@ -247,61 +193,39 @@ class RootedStore:
 
     def get(self, path: str) -> bytes:
         store, key = self._find(path)
-        with self._reading():
-            return store.get(key)
+        return store.get(key)
 
     def get_range(self, path: str, start: int, length: int) -> bytes:
         store, key = self._find(path)
-        with self._reading():
-            return store.get_range(key, start, length)
+        return store.get_range(key, start, length)
 
     def head(self, path: str) -> ObjectInfo:
         store, key = self._find(path)
-        with self._reading():
-            found = store.head(key)
+        found = store.head(key)
         return ObjectInfo(path, found.size, found.modified_ms)
 
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
-        found = self._store(self._location).list(prefix, start_after=start_after)
-        if self._disk is None:
-            return _waited_for(found, _LIST_CHUNK)
-        return _waited_for(found, _SLOW_LIST_CHUNK) if self._disk.is_slow else found
+        return self._store(self._location).list(prefix, start_after=start_after)
 
     def put(self, path: str, data: bytes) -> None:
         store, key = self._own(path)
-        with self._waiting():
-            store.put(key, data)
+        store.put(key, data)
 
     def put_if_absent(self, path: str, data: bytes) -> None:
         store, key = self._own(path)
-        with self._waiting():
-            store.put_if_absent(key, data)
+        store.put_if_absent(key, data)
 
     def delete(self, paths: Iterable[str]) -> None:
-        with self._waiting():
-            self._store(self._location).delete(self._own(path)[1] for path in paths)
+        self._store(self._location).delete(self._own(path)[1] for path in paths)
 
     def delete_prefix(self, prefix: str, *, keep: Collection[str] = ()) -> int:
         store, key = self._own(prefix.removesuffix("/"))
-        with self._waiting():
-            return store.delete_prefix(key, keep=keep)
+        return store.delete_prefix(key, keep=keep)
 
     def open_input(self, path: str) -> BinaryIO:
         store, key = self._find(path)
-        with self._reading():
-            return store.open_input(key)
+        return store.open_input(key)
 
     def open_output(self, path: str) -> BinaryIO:
         store, key = self._own(path)
-        with self._waiting():
-            return store.open_output(key)
-
-
-def _waited_for(found: Iterator[ObjectInfo], size: int) -> Iterator[ObjectInfo]:
-    """The same, in chunks, for example those that a store sends at once."""
-    while True:
-        with waiting():
-            chunk = list(islice(found, size))
-        yield from chunk
-        if len(chunk) < size:
-            return
+        return store.open_output(key)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol, TypeVar, cast
 
-from tandem import turns
 from tandem.errors import ObjectNotFound
 
 T = TypeVar("T")
@@ -54,9 +53,8 @@ def side_by_side(calls: Sequence[Callable[[], T]], most: int) -> list[T]:
             other.start()
             others.append(other)
         work()
-        with turns.waiting():
-            for other in others:
-                other.join()
+        for other in others:
+            other.join()
     finally:
         waiting.clear()  # after an interrupt, or where the system has no more threads, none begins
     if errors:

@@ -351,7 +351,7 @@ def quick_settings(cluster: Cluster, *namespaces: str, **changes: Any) -> Operat
         # Jobs of tests are what the test says, and it sees every step, unless it asks for child
         # processes.
         "small_job_bytes": 0,
-        "in_children": False,
+        "in_children": bool(__import__("os").environ.get("TIC")),
         **changes,
     }
     return OperatorSettings(**chosen)

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -120,7 +121,7 @@ def template(file: Path | None) -> dict[str, Any] | None:
     return found
 
 
-def run(settings: OperatorSettings) -> Exit:
+def run(settings: OperatorSettings, log_format: LogFormat) -> Exit:
     """Run until SIGTERM or SIGINT. `FAILED` if another operator has taken over, or the API server
     was restored from a backup: when restarted, it takes part in the election again."""
     import asyncio
@@ -131,14 +132,14 @@ def run(settings: OperatorSettings) -> Exit:
     from tandem.kube.runtime.leader import ApiServerRestored
 
     try:
-        asyncio.run(_run(settings))
+        asyncio.run(_run(settings, log_format))
     except (ApiServerRestored, LeadershipLost) as error:
         structlog.get_logger("tandem.kube.operator").error("has to start again", problem=str(error))
         return Exit.FAILED
     return Exit.OK
 
 
-async def _run(settings: OperatorSettings) -> None:
+async def _run(settings: OperatorSettings, log_format: LogFormat) -> None:
     import asyncio
 
     from tandem.kube.operator import run_operator
@@ -148,7 +149,8 @@ async def _run(settings: OperatorSettings) -> None:
     # Until kopf runs, which takes the signals over; `kopf_loop` then sets the same event.
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await run_operator(settings, stop=stop)
+    logging_ = partial(configure_logging, log_format, verbose=False)
+    await run_operator(settings, stop=stop, configure_child=logging_)
 
 
 def configure_logging(form: LogFormat, *, verbose: bool) -> None:

@@ -126,12 +126,6 @@ def operator(
         "all tables; the table that has waited longest goes first. 0: no limit.",
         min=0,
     ),
-    workers: int = option(
-        16,
-        "Threads for work on tables. What takes longer than a second leaves them, for up to "
-        "sixteen times as many.",
-        min=1,
-    ),
     store_timeout: float = option(
         60.0,
         "Seconds that a request of a table's store may take, with retries. A longer "
@@ -208,7 +202,6 @@ def operator(
         small_job_bytes=operator.small_jobs(small_jobs),
         deadline_s=deadline,
         automatic_slots=automatic_slots,
-        workers=workers,
         store_timeout_s=store_timeout,
         table_memory=operator.table_memory(table_memory),
         table_poll_s=table_poll,
@@ -217,7 +210,7 @@ def operator(
         table_metrics=table_metrics,
         finalizers=not no_finalizers,
     )
-    return operator.run(settings)
+    return operator.run(settings, log_format)
 
 
 # `tandem etcd-user`: sets up an etcd for the operator, with a user that owns one prefix.

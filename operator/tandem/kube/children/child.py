@@ -40,7 +40,7 @@ from tandem.kube.controllers.operation import OperationController
 from tandem.kube.controllers.table import TableController
 from tandem.kube.runtime.context import OperatorContext, OperatorSettings
 from tandem.kube.runtime.leader import LockMembers
-from tandem.kube.runtime.workers import Workers
+from tandem.kube.runtime.threads import TableThreads
 from tandem.operations.ports import SystemClock, SystemNonces
 from tandem.operations.registry import import_kinds
 from tandem.spec.common import OPERATIONS
@@ -155,7 +155,6 @@ class _Child:
                 settings.rules,
                 lambda uid, has: _soon(loop, link.tell, "small_job", uid, has),
             )
-        workers = Workers(settings.operator.workers, self._metrics)
         self._context = context = OperatorContext(
             settings=settings.operator,
             api=LinkedApi(link),
@@ -164,7 +163,7 @@ class _Child:
             processes=LockMembers(self._locks, *settings.member),
             clock=SystemClock(),
             nonces=SystemNonces(),
-            workers=workers,
+            table_threads=TableThreads(),
             index_threads=ThreadPoolExecutor(1),
             slots=self._slots,
             automatic_slots=self._automatic,
@@ -181,10 +180,7 @@ class _Child:
         context.on_gone = lambda uid: link.tell("gone", uid)
         context.on_figures = lambda key, found: link.tell("figures", key, found.as_json())
         events_go_to(lambda *event: link.tell("event", *event))
-        self._tasks = [
-            asyncio.create_task(self._metrics.pass_on(link), name="pass metrics on"),
-            asyncio.create_task(workers.watch(), name="watch the workers"),
-        ]
+        self._passing_on = asyncio.create_task(self._metrics.pass_on(link), name="pass metrics on")
 
     # What the operator says
 

@@ -36,7 +36,6 @@ from tandem.locks.rules import (
 )
 from tandem.locks.store import wait_by_watching
 from tandem.spec.common import ResourceKey
-from tandem.turns import waiting
 
 ANSWER_S: Final = 180.0
 """How long a thread waits for the operator: longer than any of its own time limits."""
@@ -113,8 +112,7 @@ class _Asking:
             asking.close()
             raise LinkEnded("this process ends") from error
         try:
-            with waiting():
-                return future.result(ANSWER_S)
+            return future.result(ANSWER_S)
         except CancelledError as error:
             raise LinkEnded("this process ends") from error
         except TimeoutError:

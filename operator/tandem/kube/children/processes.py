@@ -21,6 +21,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from signal import SIGKILL, Signals
 from typing import Final
+from zlib import crc32
 
 import structlog
 
@@ -47,6 +48,8 @@ _log = structlog.get_logger("tandem.kube.children")
 ANSWER_S: Final = 60.0
 """How long a child's loop may take to answer: it computes nothing itself."""
 IDLE_S: Final = 60.0
+STORES: Final = 8
+"""So many children the tables of one Secret have at most, by their stores."""
 _LOOK_S: Final = 1.0
 _PING_S: Final = 10.0
 _FULL: Final = 0.9
@@ -92,18 +95,28 @@ class PodMemory:
 
 @dataclass(frozen=True, slots=True)
 class TenantKey:
-    """Whose child it is: a namespace, an account, and the name of a Secret; "" for none."""
+    """Whose child it is: a namespace, an account, and the name of a Secret; "" for none. `store`:
+    tables of one store have the same number, so that one that hangs holds up no other."""
 
     namespace: str
     account: str = ""
     secret: str = ""
+    store: int = 0
 
 
 def tenant_of(table: Body | None, namespace: str) -> TenantKey:
     """The tenant of a LakeTable; without one, that of its namespace. Pure."""
     storage = {} if table is None else spec_of(table).get("storage") or {}
     secret = (storage.get("secretRef") or {}).get("name") or ""
-    return TenantKey(namespace, str(storage.get("serviceAccountName") or ""), str(secret))
+    scheme, _, rest = ("" if table is None else str(spec_of(table)["location"])).partition("://")
+    options = sorted((storage.get("options") or {}).items())
+    where = "" if scheme == "file" or not rest else repr((scheme, rest.split("/")[0], options))
+    return TenantKey(
+        namespace,
+        str(storage.get("serviceAccountName") or ""),
+        str(secret),
+        crc32(where.encode()) % STORES,
+    )
 
 
 class ChildProcess:
@@ -446,6 +459,7 @@ class ChildProcesses:
         if self._children.get(child.key) is child:
             del self._children[child.key]
         if child.runs:
+            self._context.metrics.child_processes_lost.count()
             self._died(child.key, time.monotonic() - child.begun_s)
         loop = asyncio.get_running_loop()
         with contextlib.suppress(LocksUnavailable):

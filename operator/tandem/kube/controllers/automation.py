@@ -185,7 +185,7 @@ class AutoCompactionController(_Automation[_CompactionMemory]):
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
         try:
-            decision = await self._context.threads(resource.namespace, resource.name, plan)
+            decision = await self._context.threads(plan)
         except TandemError as error:
             memory.status = _next_compaction(NextCompaction(why=str(error)))
             memory.wake_ms = None
@@ -257,7 +257,7 @@ class LogAutomation(_Automation[_LogMemory]):
             return {"log": LogStatus(problem=log.problem).manifest()}, math.inf
         facts, policy = log.facts, resource.spec.merge_on_read
         memory = self._memory(table)
-        record_s = await self._record_base(table, resource, memory, facts)
+        record_s = await self._record_base(table, memory, facts)
         wait_s = math.inf
         if policy is not None and is_automatic(policy):
             wait_s = await self._automatically(table, resource, policy, facts, memory, operations)
@@ -274,7 +274,7 @@ class LogAutomation(_Automation[_LogMemory]):
         return _LogMemory(children, table.wake, next=shown)
 
     async def _record_base(
-        self, table: TableContext, resource: LakeTable, memory: _LogMemory, facts: LogFacts
+        self, table: TableContext, memory: _LogMemory, facts: LogFacts
     ) -> float:
         """Record the base version if that is due. Returns in how many seconds it is."""
         now_ms = self._context.clock.now_ms()
@@ -288,11 +288,7 @@ class LogAutomation(_Automation[_LogMemory]):
         assert log is not None
         memory.record_ms = now_ms + _RECORD_AGAIN_MS
         try:
-            await self._context.threads(
-                resource.namespace,
-                resource.name,
-                lambda: upkeep.record_base(log.log, now_ms=now_ms),
-            )
+            await self._context.threads(lambda: upkeep.record_base(log.log, now_ms=now_ms))
         except TandemError as error:
             _log.warning("base version not recorded", location=log.log.store.location,
                          problem=str(error))  # fmt: skip
@@ -322,7 +318,7 @@ class LogAutomation(_Automation[_LogMemory]):
             def plan() -> AutoCompactionDecision:
                 return decide_log(policy, id_, facts, states, others, now_ms)
 
-            decision = await self._context.threads(resource.namespace, resource.name, plan)
+            decision = await self._context.threads(plan)
             memory.key = key
             decision, done = await memory.carry_out(decision, resource, now_ms)
             memory.next = next_log_action(decision, done.why)
@@ -368,7 +364,7 @@ class RowRetention(_Automation[_Memory]):
 
         memory.key = key
         try:
-            decision = await self._context.threads(resource.namespace, resource.name, plan)
+            decision = await self._context.threads(plan)
         except TandemError as error:
             memory.status, memory.wake_ms = _next_drop(NextDrop(why=str(error))), None
             return memory.status, math.inf

@@ -392,8 +392,6 @@ class OperationController:
         self._reported = None
         lane = Lane(self._key[1], self._table_name)
         session = await context.threads(
-            lane.namespace,
-            lane.table,
             lambda: open_session(
                 resource,
                 table,
@@ -419,7 +417,7 @@ class OperationController:
                 context.locks,
                 context.slots,
                 lane,
-                context.workers.lane(lane),
+                context.table_threads,
                 self._signals,
                 on_queued=self._queued,
                 deadline_s=None

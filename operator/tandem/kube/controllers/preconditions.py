@@ -116,7 +116,7 @@ async def table_for_cleaning(context: OperatorContext, resource: Operation) -> T
         body = await context.api.get(path(TABLE_KIND, namespace, name))
         lake_table = parse(body)
         assert isinstance(lake_table, LakeTable)
-        known = context.new_table(uid_of(body), namespace, name, adopted=True)
+        known = context.new_table(uid_of(body), adopted=True)
         return await known.open_only(lake_table)
     except (ApiError, TandemError) as error:
         _log.warning(

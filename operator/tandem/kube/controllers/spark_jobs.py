@@ -43,7 +43,6 @@ from tandem.kube.client.api import (
 from tandem.kube.client.resources import is_owned
 from tandem.spark.application.port import FINISHED, ApplicationBuilder, JobPlacement, state_of
 from tandem.spec.labels import ENDPOINT_ANNOTATION, LOG_ANNOTATION
-from tandem.turns import waiting
 
 T = TypeVar("T")
 
@@ -362,8 +361,7 @@ def _call_on(loop: asyncio.AbstractEventLoop, call: Coroutine[Any, Any, T], time
         call.close()
         raise ClusterUnavailable("the operator is ending") from error
     try:
-        with waiting():
-            return future.result(timeout_s)
+        return future.result(timeout_s)
     except TimeoutError as error:
         future.cancel()
         raise ClusterUnavailable(

@@ -33,7 +33,6 @@ from tandem.kube.controllers.operation import StopSignal
 from tandem.kube.controllers.status_writer import status_writer
 from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.runtime.log_context import LogContext, bound_log_context
-from tandem.kube.runtime.slots import Lane
 from tandem.kube.tables.context import TableContext
 from tandem.kube.tables.status import compose, remembered_since
 from tandem.operations.clean.block_log import clean_with_log
@@ -149,11 +148,8 @@ class CleaningController:
         dependencies = CleaningDependencies(context.clock, context.processes, context.nonces)
         try:
             rules = self._asked = self._rules_now()
-            _, namespace, name = key_of(self._body())
             cleaned = await context.threads(
-                namespace,
-                name,
-                lambda: clean_with_log(table, rules, dependencies, options),
+                lambda: clean_with_log(table, rules, dependencies, options)
             )
         except TandemError as error:
             self._failures += 1
@@ -232,15 +228,6 @@ _STILL_THERE_S = 300.0
 had to list again does not report what was deleted meanwhile."""
 
 
-def _store_of(resource: LakeTable) -> str:
-    """The same text for tables of one store: what the resource says about how to reach it."""
-    scheme, found, rest = resource.spec.location.partition("://")
-    where = f"{scheme}://{rest.partition('/')[0]}" if found else ""
-    storage = resource.spec.storage
-    secret = "" if storage.secret_ref is None else storage.secret_ref.name
-    return repr((where, secret, sorted(storage.options.items())))
-
-
 class TableController:
     """One LakeTable, identified by its uid."""
 
@@ -262,7 +249,6 @@ class TableController:
         self._locked_since = remembered_since(known)
         self._table = context.new_table(
             self._uid,
-            *self._key[1:],
             adopted=ready.get("status") == "True"
             and ready.get("observedGeneration") == generation_of(body),
         )
@@ -330,7 +316,6 @@ class TableController:
         if tables.get(key) is self._table:
             del tables[key]
             self._context.figures.pop(key, None)
-            self._context.workers.forget(Lane(*key))
 
     def _object_gone(self) -> None:
         """The resource is gone, although no watch has reported it: inform those that need it."""
@@ -367,7 +352,6 @@ class TableController:
                 if due or now >= next_look:
                     before, log_before = self._table.snapshot, self._table.log_facts
                     self._table.due = False
-                    self._context.workers.lies_in(Lane(*self._key[1:]), _store_of(resource))
                     await self._table.refresh(resource)
                     # The spec may have changed meanwhile: then that one is due at once.
                     generation = resource.metadata.generation

@@ -154,22 +154,6 @@ LOOP_LAG = _histogram(
     "How late the event loop runs a callback, measured once a second.",
     (0.005, 0.02, 0.1, 0.5, 1.0, 5.0),
 )
-WORKERS_LIMIT = _gauge("workers_limit", "Threads for work on tables (--workers).")
-WORKERS_BUSY = _gauge("workers_busy", "Threads that are working now.")
-WORKERS_LONG = _gauge(
-    "workers_long",
-    "Further threads, whose calls take longer than a second. Stores that do not answer hold them.",
-)
-WORKERS_ABANDONED = _gauge(
-    "workers_abandoned", "Threads whose calls have no caller any more: their table was deleted."
-)
-WORKERS_WAITING = _gauge("workers_waiting", "Calls that wait for a thread.")
-WORKERS_OLDEST_WAIT = _gauge(
-    "workers_oldest_wait_seconds",
-    "How long the call that waits longest for a thread has waited. Without calls on tables whose "
-    "store is known to answer late.",
-)
-WORKER_WAIT = _histogram("worker_wait_seconds", "How long a call waited for a thread.", _QUICK)
 INTERNAL_ERRORS = _counter(
     "internal_errors", "Unexpected exceptions, which are bugs. The log says where.", WHERE
 )
@@ -276,9 +260,12 @@ JOB_DURATION = _histogram(
     JOB_OUTCOME,
 )
 CHILD_PROCESSES = _gauge(
-    "child_processes", "Processes of the operator that do small jobs, one a tenant."
+    "child_processes", "Processes of the operator in which tables are controlled, one a tenant."
 )
 CHILD_PROCESSES_STARTED = _counter("child_processes_started", "Such processes begun.")
+CHILD_PROCESSES_LOST = _counter(
+    "child_processes_lost", "Such processes that ended while they controlled tables."
+)
 SMALL_JOBS = _gauge("small_jobs", "Jobs that they do.")
 SMALL_JOBS_LOST = _counter(
     "small_jobs_lost", "Small jobs whose process ended, or ran out of memory."

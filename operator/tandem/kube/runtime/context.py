@@ -20,8 +20,7 @@ from tandem.kube.children.jobs import SmallJobRules, SmallJobs
 from tandem.kube.client.api import Api
 from tandem.kube.client.resources import TABLE_KIND, Body, CachedResource, ResourceCache
 from tandem.kube.metrics.collectors import Metrics
-from tandem.kube.runtime.slots import AutomaticSlots, JobLimits, JobSlots, Lane
-from tandem.kube.runtime.workers import Workers
+from tandem.kube.runtime.slots import AutomaticSlots, JobLimits, JobSlots
 from tandem.kube.tables.context import TableContext, TableDependencies
 from tandem.kube.tables.figures import TableFigures
 from tandem.kube.tables.location_policy import LocationPolicy
@@ -65,7 +64,6 @@ class OperatorSettings:
         small_job_bytes: jobs that read at most so much are done by processes of ours, without
             Spark; 0 for none.
         deadline_s: `activeDeadlineSeconds` of operations that name none; 0 for no deadline.
-        workers: threads for work on tables; those that take long have more (docs/decisions/0169).
         store_timeout_s: how long a request of a store may take, retries and all.
         table_memory: bytes of memory that reading a table may take; None for any number.
         table_poll_s: how often a table's log is checked for commits of other writers.
@@ -96,7 +94,6 @@ class OperatorSettings:
     small_job_bytes: int = SMALL_BYTES
     deadline_s: int = 0
     automatic_slots: int = 0
-    workers: int = 16
     store_timeout_s: float = 60.0
     table_memory: int | None = None
     table_poll_s: float = 10.0
@@ -152,7 +149,6 @@ class OperatorSettings:
             "small_job_bytes": self.small_job_bytes,
             "deadline_s": self.deadline_s,
             "automatic_slots": self.automatic_slots,
-            "workers": self.workers,
             "store_timeout_s": self.store_timeout_s,
             "table_memory": self.table_memory,
             "table_poll_s": self.table_poll_s,
@@ -201,7 +197,7 @@ class IndexServerFacts:
 class OperatorContext:
     """`may_write`: whether we lead: not before the election, and never again once it was lost.
     `active_operations`: the uids of operations that have a running controller; `cancelled`: of
-    those that are being deleted and are cleaned up; `workers`: threads that work on tables;
+    those that are being deleted and are cleaned up; `table_threads`: those that work on tables;
     `index_threads`: those that ask index servers, which may hang. `small_jobs`: those that this
     process does itself; None if every job has an application. `figures`: of the tables, by
     namespace and name. `children`: the processes in which the controllers run; None in a child, and
@@ -214,7 +210,7 @@ class OperatorContext:
     processes: Processes
     clock: Clock
     nonces: Nonces
-    workers: Workers
+    table_threads: Executor
     index_threads: Executor
     slots: JobSlots | LinkedSlots
     automatic_slots: AutomaticSlots | LinkedAutomaticSlots
@@ -237,23 +233,15 @@ class OperatorContext:
         default_factory=dict
     )
 
-    def threads(
-        self, namespace: str, table: str, call: Callable[[], _T], *, look: bool = False
-    ) -> Awaitable[_T]:
-        """Run a call on a table in a worker thread. `look`: it asks the table's store,
-        as the next ones will."""
-        executor = self.workers.lane(Lane(namespace, table), look=look)
-        return asyncio.get_running_loop().run_in_executor(executor, call)
+    def threads(self, call: Callable[[], _T]) -> Awaitable[_T]:
+        """Run a call on a table in a thread."""
+        return asyncio.get_running_loop().run_in_executor(self.table_threads, call)
 
-    def new_table(self, uid: str, namespace: str, name: str, *, adopted: bool) -> TableContext:
+    def new_table(self, uid: str, *, adopted: bool) -> TableContext:
         """A table that was not refreshed yet."""
-
-        def threads(call: Callable[[], _T], *, look: bool = False) -> Awaitable[_T]:
-            return self.threads(namespace, name, call, look=look)
-
         dependencies = TableDependencies(
             self.api,
-            threads,
+            self.threads,
             self.locks,
             self.clock,
             self.nonces,

@@ -181,7 +181,7 @@ class JobSlots:
         """How many operations wait for a slot."""
         return sum(not turn.granted.done() for _, turn in self._waiting)
 
-    def _what_is_full(self, lane: Lane) -> str:
+    def what_is_full(self, lane: Lane) -> str:
         """Which limit is reached, as the end of `waits until fewer than …`; empty if none is."""
         limits = self.limits
         if not self._has_room():
@@ -192,6 +192,13 @@ class JobSlots:
             return f"{limits.per_table} jobs of the table run"
         return ""
 
+    def try_take(self, lane: Lane) -> bool:
+        """Take a slot if one is free. Then those that wait, wait for their own share."""
+        if self.what_is_full(lane):
+            return False
+        self.force(lane)
+        return True
+
     def force(self, lane: Lane) -> None:
         """Take a slot for a job that runs already, even if none is free."""
         self._taken += 1
@@ -201,12 +208,9 @@ class JobSlots:
     async def take(self, lane: Lane, on_queued: Callable[[str], None] = lambda _: None) -> None:
         """Wait for a slot, and take it. `on_queued` is called if there is none yet, with the limit
         that is reached, as the end of `waits until fewer than …`."""
-        full = self._what_is_full(lane)
-        if not full:
-            # Those that wait, wait for their own share.
-            self.force(lane)
+        if self.try_take(lane):
             return
-        on_queued(full)
+        on_queued(self.what_is_full(lane))
         turn = _Turn(lane, asyncio.get_running_loop().create_future())
         self._waiting.push(lane, turn)
         try:

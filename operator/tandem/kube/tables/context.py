@@ -169,10 +169,9 @@ def _text(value: str) -> str:
 
 
 class RunInThread(Protocol):
-    def __call__(self, call: Callable[[], _T], *, look: bool = False) -> Awaitable[_T]:
-        """Run a call in a worker thread. `look`: it asks the table's store, as the next
-        ones will."""
-        ...
+    """Runs a call in a thread that works on tables."""
+
+    def __call__(self, call: Callable[[], _T]) -> Awaitable[_T]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,7 +434,6 @@ class TableContext:
         probe = not self.adopted
         found = await dependencies.threads(
             lambda: tables.adopt(opened, dependencies.clock, dependencies.nonces, probe=probe),
-            look=True,
         )
         if self.resource is None or found.changed:
             self._reason, self._changed = found.reason, found.changed
@@ -471,7 +469,7 @@ class TableContext:
                     return snapshot
             return opened.log.update(snapshot)
 
-        await self._take(await self._dependencies.threads(look, look=True))
+        await self._take(await self._dependencies.threads(look))
 
     @property
     def _has_log(self) -> bool:

@@ -32,7 +32,6 @@ from tandem.locks.etcd.leases import LeaseName, Leases
 from tandem.locks.etcd.table import TableLocks
 from tandem.locks.rules import CommitLease, Granted, LockEntry, LockRequest, LockResources, Waiting
 from tandem.locks.store import wait_by_watching
-from tandem.turns import waiting
 
 _T = TypeVar("_T")
 _Call = tuple[Callable[[], Coroutine[Any, Any, Any]], queue.SimpleQueue[asyncio.Task[Any] | None]]
@@ -164,8 +163,7 @@ class EtcdLocks:
             # to clear it, and looks at what came before only then.
             self._woken = True
             loop.call_soon_threadsafe(self._take_over)
-        with waiting():
-            task = box.get()
+        task = box.get()
         if task is None or task.cancelled():
             raise _closed()
         return task.result()
