@@ -239,7 +239,7 @@ async def run_operator(
                     await leadership.resign()
     finally:
         lagging.cancel()
-        table_threads.shutdown(wait=False, cancel_futures=True)
+        table_threads.shutdown()
         office.shutdown(wait=False, cancel_futures=True)
         index_threads.shutdown(wait=False, cancel_futures=True)
         at_end.close()

@@ -22,6 +22,7 @@ from typing import Any, Final
 import structlog
 from kopf import DaemonStoppingReason
 
+from tandem.kube.children.at_work import AtWork
 from tandem.kube.children.jobs import SmallJobRules, SmallJobs
 from tandem.kube.children.link import Link
 from tandem.kube.children.ports import (
@@ -86,13 +87,16 @@ def main(own: socket.socket, settings: ChildSettings, environ: Mapping[str, str]
     if settings.configure is not None:
         settings.configure()
     import_kinds()
-    asyncio.run(_serve(own, settings, dict(environ)))
+    at_work = AtWork.received(own)
+    asyncio.run(_serve(own, settings, dict(environ), at_work))
     # Threads may wait for a store that does not answer.
     os._exit(0)
 
 
-async def _serve(own: socket.socket, settings: ChildSettings, environ: dict[str, str]) -> None:
-    child = _Child(settings, environ)
+async def _serve(
+    own: socket.socket, settings: ChildSettings, environ: dict[str, str], at_work: AtWork
+) -> None:
+    child = _Child(settings, environ, at_work)
     await child.link.connect(own)
     try:
         await child.link.serve()
@@ -124,7 +128,7 @@ class _Run:
 
 
 class _Child:
-    def __init__(self, settings: ChildSettings, environ: dict[str, str]) -> None:
+    def __init__(self, settings: ChildSettings, environ: dict[str, str], at_work: AtWork) -> None:
         loop = asyncio.get_running_loop()
         self.link = link = Link(
             {
@@ -163,7 +167,7 @@ class _Child:
             processes=LockMembers(self._locks, *settings.member),
             clock=SystemClock(),
             nonces=SystemNonces(),
-            table_threads=TableThreads(),
+            table_threads=TableThreads(at_work.on),
             index_threads=ThreadPoolExecutor(1),
             slots=self._slots,
             automatic_slots=self._automatic,

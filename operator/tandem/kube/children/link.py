@@ -27,7 +27,7 @@ _log = structlog.get_logger("tandem.kube.children")
 LONGEST: Final = 64 << 20
 """Bytes of a line: the other side ends the link at a longer one. An object in a cluster has at most
 3 MiB."""
-_UNSENT: Final = 256 << 20
+_UNSENT: Final = 64 << 20
 """Bytes that the other side may leave unread: more of them, and it hangs."""
 
 Handler = Callable[..., Awaitable[Any] | None]
@@ -113,7 +113,8 @@ class Link:
     def _take(self, message: Any) -> None:
         arguments = message.get("arguments", ())
         if "tell" in message:
-            self._handlers[message["tell"]](*arguments)
+            if self._handlers[message["tell"]](*arguments) is not None:
+                raise ValueError("it has to be asked")
         elif "ask" in message:
             answering = self._answer(int(message["number"]), str(message["ask"]), arguments)
             task = asyncio.create_task(answering, name=f"answer {message['ask']}")

@@ -13,6 +13,7 @@ import contextvars
 import os
 import socket
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -24,25 +25,33 @@ from typing import Final
 from zlib import crc32
 
 import structlog
+from kopf import DaemonStoppingReason
 
-from tandem.errors import LocksUnavailable
+from tandem.errors import InvalidSpec, LocksUnavailable, Reason
 from tandem.kube.children import child as child_process
+from tandem.kube.children.at_work import AtWork
 from tandem.kube.children.child import ChildSettings
 from tandem.kube.children.link import LinkEnded
 from tandem.kube.children.services import ChildServices
 from tandem.kube.children.tenants import Tenant, environment
+from tandem.kube.client.api import ApiError
 from tandem.kube.client.resources import (
     TABLE_KIND,
     Body,
     CachedResource,
+    generation_of,
     key_of,
+    path,
     spec_of,
     uid_of,
 )
 from tandem.kube.controllers.operation import StopSignal
 from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.runtime.leader import LockMembers
+from tandem.kube.tables.context import too_large
+from tandem.kube.tables.status import compose, not_ready
 from tandem.spark.runtime.control import alive
+from tandem.storage.paths import canonical_location
 
 _log = structlog.get_logger("tandem.kube.children")
 ANSWER_S: Final = 60.0
@@ -64,6 +73,10 @@ _PAUSES_S: Final = (0.0, 0.5, 2.0, 5.0, 15.0, 60.0)
 """The pauses before a tenant's next child, after so many that ended by themselves."""
 _GOOD_S: Final = 300.0
 """A child that lived for so long has done no harm to its next one."""
+_SUSPECT: Final = 2
+"""A table on which so many children worked as they ended has a child to itself."""
+_MOVES: Final = DaemonStoppingReason.OPERATOR_EXITING
+"""To a child, it is as if the operator ended: the next one takes over what it leaves."""
 
 
 class ChildEnded(Exception):
@@ -96,12 +109,14 @@ class PodMemory:
 @dataclass(frozen=True, slots=True)
 class TenantKey:
     """Whose child it is: a namespace, an account, and the name of a Secret; "" for none. `store`:
-    tables of one store have the same number, so that one that hangs holds up no other."""
+    tables of one store have the same number, so that one that hangs holds up no other. `alone`: the
+    uid of a table that has a child to itself."""
 
     namespace: str
     account: str = ""
     secret: str = ""
     store: int = 0
+    alone: str = ""
 
 
 def tenant_of(table: Body | None, namespace: str) -> TenantKey:
@@ -122,8 +137,15 @@ def tenant_of(table: Body | None, namespace: str) -> TenantKey:
 class ChildProcess:
     """A child as the operator sees it. To be used on the operator's loop."""
 
-    def __init__(self, key: TenantKey, process: ForkServerProcess, services: ChildServices) -> None:
+    def __init__(
+        self,
+        key: TenantKey,
+        process: ForkServerProcess,
+        services: ChildServices,
+        at_work: AtWork,
+    ) -> None:
         self.key = key
+        self.at_work = at_work
         self.services = services
         self.runs: dict[str, asyncio.Future[None]] = {}
         self.begun_s = time.monotonic()
@@ -263,6 +285,10 @@ class ChildProcesses:
         self._children: dict[TenantKey, ChildProcess] = {}
         self._beginning: dict[TenantKey, asyncio.Lock] = {}
         self._deaths: dict[TenantKey, _Deaths] = {}
+        self._killers: Counter[str] = Counter()
+        """How many children ended while they worked on a table, by its uid."""
+        self._locations: dict[str, set[str]] = defaultdict(set)
+        """By namespaces: where their tables are, or were since this operator began."""
         self._unsuited: set[str] = set()
         self._event_contexts: dict[str, contextvars.Context] = {}
         self._serving: set[asyncio.Task[None]] = set()
@@ -280,11 +306,15 @@ class ChildProcesses:
         for child in self._of_namespace(summary.namespace):
             child.services.link.tell("put", asdict(summary), body)
         if summary.kind == TABLE_KIND and body is not None:
-            self._move(summary, tenant_of(body, summary.namespace))
+            with contextlib.suppress(InvalidSpec):
+                location = canonical_location(str(spec_of(body).get("location", "")))
+                self._locations[summary.namespace].add(location)
+            self._move(summary)
 
     def remove(self, uid: str, namespace: str) -> None:
         """A resource is gone."""
         self._unsuited.discard(uid)
+        self._killers.pop(uid, None)
         for child in self._of_namespace(namespace):
             child.services.link.tell("remove", uid)
 
@@ -359,17 +389,25 @@ class ChildProcesses:
         if kind != TABLE_KIND:
             name = str((spec_of(body).get("tableRef") or {}).get("name", ""))
         table = cache.get((TABLE_KIND, namespace, name))
-        return tenant_of(None if table is None else cache.body(table.uid), namespace)
+        if table is None:
+            return TenantKey(namespace)
+        tenant = tenant_of(cache.body(table.uid), namespace)
+        if self._killers[table.uid] >= _SUSPECT:
+            return replace(tenant, alone=table.uid)
+        return tenant
 
-    def _move(self, table: CachedResource, tenant: TenantKey) -> None:
+    def _move(self, table: CachedResource) -> None:
         """A LakeTable that has other credentials is another child's, and so are its operations."""
         cache = self._context.resource_cache
+        body = cache.body(table.uid)
+        if body is None:
+            return
+        tenant = self._tenant(body)
         uids = [table.uid, *(each.uid for each in cache.of_table(table.namespace, table.name))]
         for child in self._of_namespace(table.namespace):
-            if child.key != tenant:
-                for uid in uids:
-                    if uid in child.runs:
-                        child.services.link.tell("leave", uid)
+            for uid in uids if child.key != tenant else ():
+                if uid in child.runs:
+                    child.services.link.tell("stop", uid, _MOVES.value)
 
     async def _child(
         self, key: TenantKey, stopping: asyncio.Task[None] | None
@@ -412,7 +450,7 @@ class ChildProcesses:
             self._configure,
         )
 
-        def start() -> tuple[ForkServerProcess, socket.socket]:
+        def start() -> tuple[ForkServerProcess, socket.socket, AtWork]:
             members.join()
             ours, theirs = socket.socketpair()
             try:
@@ -423,23 +461,28 @@ class ChildProcesses:
                     daemon=True,
                 )
                 process.start()
+                return process, ours, AtWork.shared(ours)
             except BaseException:
                 ours.close()
                 raise
             finally:
                 theirs.close()
-            return process, ours
 
         loop = asyncio.get_running_loop()
         try:
-            process, own = await loop.run_in_executor(self._threads, start)
+            process, own, at_work = await loop.run_in_executor(self._threads, start)
         except (OSError, EOFError, RuntimeError, LocksUnavailable) as error:
             raise ChildEnded(f"no process could be begun: {error}") from error
         services = ChildServices(
-            context, tenant, key.secret, self._threads, self._event_contexts.get
+            context,
+            tenant,
+            key.secret,
+            self._threads,
+            self._event_contexts.get,
+            self._locations[key.namespace],
         )
         await services.link.connect(own)
-        child = ChildProcess(key, process, services)
+        child = ChildProcess(key, process, services, at_work)
         for summary in list(context.resource_cache.all()):
             if summary.namespace == key.namespace:
                 body = context.resource_cache.body(summary.uid)
@@ -458,13 +501,44 @@ class ChildProcesses:
             self._context.metrics.small_jobs_lost.add(len(services.at_work))
         if self._children.get(child.key) is child:
             del self._children[child.key]
+        tables = child.at_work.tables()
+        child.at_work.close()
         if child.runs:
             self._context.metrics.child_processes_lost.count()
             self._died(child.key, time.monotonic() - child.begun_s)
+            self._killers.update(tables)
+            for uid in tables:
+                table = self._context.resource_cache.by_uid(uid)
+                _log.warning(
+                    "its process ended while it worked on a table",
+                    namespace=child.key.namespace,
+                    table="" if table is None else table.name,
+                    times=self._killers[uid],
+                    how=child.end,
+                )
+        if child.runs and child.key.alone:
+            await self._tell_too_large(child)
         loop = asyncio.get_running_loop()
         with contextlib.suppress(LocksUnavailable):
             # Only now may another one take its attempts over.
             await loop.run_in_executor(self._threads, members.leave)
+
+    async def _tell_too_large(self, child: ChildProcess) -> None:
+        """A table ends every process that works on it: say so in its status, since none of them
+        lives for long enough."""
+        context, uid = self._context, child.key.alone
+        body = context.resource_cache.body(uid)
+        if body is None or not context.may_write():
+            return
+        message = too_large(f"{self._killers[uid]} of them ended so far, the last one: {child.end}")
+        generation, now_ms = generation_of(body), context.clock.now_ms()
+        conditions = not_ready(Reason.TOO_LARGE, message, generation, now_ms)
+        status = compose(None, conditions, generation, (), ()).manifest()
+        fields = {key: status[key] for key in ("phase", "observedGeneration", "conditions")}
+        try:
+            await context.api.patch_status(path(*key_of(body)), fields, uid=uid)
+        except ApiError as error:
+            _log.warning("status not written", uid=uid, problem=str(error))
 
     def _died(self, key: TenantKey, lived_s: float) -> None:
         deaths = self._deaths.setdefault(key, _Deaths())
@@ -479,6 +553,9 @@ class ChildProcesses:
         asked_s = time.monotonic()
         while True:
             await asyncio.sleep(_LOOK_S)
+            if not self._context.may_write():
+                for child in self.living():
+                    child.kill("another operator leads")
             self._end_idle()
             await self._relieve()
             if time.monotonic() - asked_s >= _PING_S:

@@ -7,12 +7,12 @@ Nothing of it is taken on trust: a child may have been taken over by what it has
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor
 from contextvars import Context
 from typing import Any, Final, TypeVar
 
-from tandem.errors import ClusterUnavailable
+from tandem.errors import ClusterUnavailable, LocationNotAllowed
 from tandem.jobs.runner import JobRunner
 from tandem.kube.children.link import Handler, Link
 from tandem.kube.children.ports import (
@@ -81,6 +81,7 @@ class ChildServices:
         threads: for calls of the lock store and of jobs.
         event_context: where events about a resource, by its uid, are to be posted; None for a
             resource that the child does not control.
+        locations: where the namespace's tables are, or were.
     """
 
     def __init__(
@@ -90,12 +91,14 @@ class ChildServices:
         secret: str,
         threads: Executor,
         event_context: Callable[[str], Context | None],
+        locations: Collection[str],
     ) -> None:
         self._context = context
         self._tenant = tenant
         self._secret = secret
         self._threads = threads
         self._event_context = event_context
+        self._locations = locations
         self._loop = asyncio.get_running_loop()
         self._watches: dict[int, Callable[[], None]] = {}
         self._held: dict[int, Lane] = {}
@@ -194,6 +197,9 @@ class ChildServices:
 
     async def _acquire(self, request: str) -> dict[str, Any]:
         wanted = requested(request)
+        table = wanted.table
+        if not any(table == each or table.startswith(f"{each}/") for each in self._locations):
+            raise LocationNotAllowed("locks of another tenant's table", resource=table)
         return grant(await self._in_thread(lambda: self._context.locks.acquire(wanted)))
 
     async def _extend(

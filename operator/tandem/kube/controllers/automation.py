@@ -185,7 +185,7 @@ class AutoCompactionController(_Automation[_CompactionMemory]):
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
         try:
-            decision = await self._context.threads(plan)
+            decision = await self._context.threads(table.uid, plan)
         except TandemError as error:
             memory.status = _next_compaction(NextCompaction(why=str(error)))
             memory.wake_ms = None
@@ -273,9 +273,7 @@ class LogAutomation(_Automation[_LogMemory]):
         shown = NextLogAction.model_validate(known) if known else None
         return _LogMemory(children, table.wake, next=shown)
 
-    async def _record_base(
-        self, table: TableContext, memory: _LogMemory, facts: LogFacts
-    ) -> float:
+    async def _record_base(self, table: TableContext, memory: _LogMemory, facts: LogFacts) -> float:
         """Record the base version if that is due. Returns in how many seconds it is."""
         now_ms = self._context.clock.now_ms()
         due_ms = upkeep.due_ms(facts, now_ms)
@@ -288,7 +286,9 @@ class LogAutomation(_Automation[_LogMemory]):
         assert log is not None
         memory.record_ms = now_ms + _RECORD_AGAIN_MS
         try:
-            await self._context.threads(lambda: upkeep.record_base(log.log, now_ms=now_ms))
+            await self._context.threads(
+                table.uid, lambda: upkeep.record_base(log.log, now_ms=now_ms)
+            )
         except TandemError as error:
             _log.warning("base version not recorded", location=log.log.store.location,
                          problem=str(error))  # fmt: skip
@@ -318,7 +318,7 @@ class LogAutomation(_Automation[_LogMemory]):
             def plan() -> AutoCompactionDecision:
                 return decide_log(policy, id_, facts, states, others, now_ms)
 
-            decision = await self._context.threads(plan)
+            decision = await self._context.threads(table.uid, plan)
             memory.key = key
             decision, done = await memory.carry_out(decision, resource, now_ms)
             memory.next = next_log_action(decision, done.why)
@@ -364,7 +364,7 @@ class RowRetention(_Automation[_Memory]):
 
         memory.key = key
         try:
-            decision = await self._context.threads(plan)
+            decision = await self._context.threads(table.uid, plan)
         except TandemError as error:
             memory.status, memory.wake_ms = _next_drop(NextDrop(why=str(error))), None
             return memory.status, math.inf

@@ -149,7 +149,7 @@ class CleaningController:
         try:
             rules = self._asked = self._rules_now()
             cleaned = await context.threads(
-                lambda: clean_with_log(table, rules, dependencies, options)
+                self._table.uid, lambda: clean_with_log(table, rules, dependencies, options)
             )
         except TandemError as error:
             self._failures += 1

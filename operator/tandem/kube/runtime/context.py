@@ -21,6 +21,7 @@ from tandem.kube.client.api import Api
 from tandem.kube.client.resources import TABLE_KIND, Body, CachedResource, ResourceCache
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.runtime.slots import AutomaticSlots, JobLimits, JobSlots
+from tandem.kube.runtime.threads import TableThreads
 from tandem.kube.tables.context import TableContext, TableDependencies
 from tandem.kube.tables.figures import TableFigures
 from tandem.kube.tables.location_policy import LocationPolicy
@@ -210,7 +211,7 @@ class OperatorContext:
     processes: Processes
     clock: Clock
     nonces: Nonces
-    table_threads: Executor
+    table_threads: TableThreads
     index_threads: Executor
     slots: JobSlots | LinkedSlots
     automatic_slots: AutomaticSlots | LinkedAutomaticSlots
@@ -233,15 +234,15 @@ class OperatorContext:
         default_factory=dict
     )
 
-    def threads(self, call: Callable[[], _T]) -> Awaitable[_T]:
-        """Run a call on a table in a thread."""
-        return asyncio.get_running_loop().run_in_executor(self.table_threads, call)
+    def threads(self, table: str, call: Callable[[], _T]) -> Awaitable[_T]:
+        """Run a call on a table, given by its uid, in a thread."""
+        return asyncio.get_running_loop().run_in_executor(self.table_threads.of(table), call)
 
     def new_table(self, uid: str, *, adopted: bool) -> TableContext:
         """A table that was not refreshed yet."""
         dependencies = TableDependencies(
             self.api,
-            self.threads,
+            lambda call: self.threads(uid, call),
             self.locks,
             self.clock,
             self.nonces,

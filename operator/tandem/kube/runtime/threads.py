@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final, ParamSpec, TypeVar
 
 THREADS: Final = 16
@@ -17,16 +18,46 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-class TableThreads(ThreadPoolExecutor):
-    """A call runs in the context (`contextvars`) of its submitter, and a panic of a native library
-    in it is a RuntimeError."""
+class TableThreads:
+    """Args:
+    at_work: entered by a thread while it works on a table, given by its uid.
+    """
 
-    def __init__(self, limit: int = THREADS) -> None:
-        super().__init__(limit, thread_name_prefix="tandem")
+    def __init__(
+        self, at_work: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext()
+    ) -> None:
+        self._at_work = at_work
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="tandem")
+
+    def of(self, table: str) -> Executor:
+        """Runs the calls on a table. A call runs in the context (`contextvars`) of its submitter,
+        and a panic of a native library in it is a RuntimeError."""
+        return _OfTable(self._pool, self._at_work, table)
+
+    def shutdown(self) -> None:
+        """Take no more calls, and drop those that wait."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class _OfTable(Executor):
+    def __init__(
+        self,
+        pool: Executor,
+        at_work: Callable[[str], AbstractContextManager[None]],
+        table: str,
+    ) -> None:
+        self._pool = pool
+        self._at_work = at_work
+        self._table = table
 
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
         context = contextvars.copy_context()
-        return super().submit(lambda: _translated(lambda: context.run(fn, *args, **kwargs)))
+
+        def call() -> _T:
+            with self._at_work(self._table):
+                return context.run(fn, *args, **kwargs)
+
+        return self._pool.submit(_translated, call)
 
 
 def _translated(call: Callable[[], _T]) -> _T:
