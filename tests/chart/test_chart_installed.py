@@ -335,6 +335,7 @@ def test_a_listed_namespace_can_be_deleted_and_comes_back(
         "locks": "in-process",
         "allowedLocations": {"*": [f"{tmp_path.as_uri()}/"]},
         "settings": {"tablePollSeconds": 0.3},
+        "jobs": {"small": "0"},
         "watch": {"namespaces": [going, staying]},
     }
     release.put("upgrade", values, "--install", "--take-ownership")
@@ -351,7 +352,7 @@ def test_a_listed_namespace_can_be_deleted_and_comes_back(
             space.compaction("m", "t")
             space.await_phase("TableCompaction", "m", phase)
 
-        # Nothing runs jobs there: it stays so.
+        # Only SparkApplications, which nothing runs there: it stays so.
         work(going, "Running")
         cluster.kubectl("delete", "namespace", going, "--timeout=120s")
 
