@@ -60,7 +60,6 @@ def patient(cluster: Cluster, *namespaces: str, health: int = 0) -> OperatorSett
     return quick_settings(
         cluster,
         *namespaces,
-        in_children=True,
         store_timeout_s=3600.0,
         health=f"127.0.0.1:{health}" if health else "",
     )

@@ -79,15 +79,16 @@ def test_a_compaction_succeeds_and_reports_it(stage: Stage) -> None:
 
 
 def test_a_compaction_in_batches_is_one_operation(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of two files each: the table is small, so the default limit is."""
-    table, lake = stage.lake()
     monkeypatch.setattr("tandem.spec.compaction.DEFAULT_BYTES_PER_COMMIT", 1)
-    target = 2 * lake.first_add.size
-    spec = {"type": "Major", "targetFileSize": target}
-    stage.space.compaction("batches", table, **spec)
-    status = stage.space.await_end(KIND, "batches")
+    space, lake = Resources(cluster, cluster.namespace("batches")), quick_lake.make(tmp_path)
+    with operating(quick_settings(cluster, space.namespace, in_children=False), HeldJobs()):
+        space.table("t", lake.location)
+        target = 2 * lake.first_add.size
+        space.compaction("batches", "t", type="Major", targetFileSize=target)
+        status = space.await_end(KIND, "batches")
     assert reason_of(status) == "Committed"
     assert status["result"]["version"] == lake.version == 6
     assert status["result"]["filesRemoved"] == 4

@@ -64,7 +64,6 @@ def stage(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         cluster,
         space.namespace,
         small_job_bytes=SMALL_BYTES,
-        in_children=True,
         poll_ms=60_000,  # no result is found by polling
         job_limits=JobLimits(1),
     )
@@ -129,9 +128,7 @@ def test_without_a_spark_operator_small_work_succeeds(
     monkeypatch.setattr(operator_module, "_served", without)
     monkeypatch.setattr(operator_module, "_SPARK_S", 0.2)
     space = Resources(cluster, cluster.namespace("sparkless"))
-    settings = quick_settings(
-        cluster, space.namespace, small_job_bytes=SMALL_BYTES, in_children=True
-    )
+    settings = quick_settings(cluster, space.namespace, small_job_bytes=SMALL_BYTES)
     with operating(settings, HeldJobs(), spark=True) as operator:
         lake = quick_lake.make(tmp_path)
         space.table("t", lake.location)
@@ -188,9 +185,7 @@ def test_a_job_whose_operation_is_given_up_leaves_its_child(
 
     monkeypatch.setattr(operator_module, "ChildProcesses", Known)
     space = Resources(cluster, cluster.namespace("gives-up"))
-    settings = quick_settings(
-        cluster, space.namespace, small_job_bytes=SMALL_BYTES, in_children=True
-    )
+    settings = quick_settings(cluster, space.namespace, small_job_bytes=SMALL_BYTES)
     begun = False
 
     def fails(effect: Effect, perform: Callable[[], Event]) -> Event:
@@ -234,9 +229,7 @@ def test_the_end_of_an_operator_costs_no_attempt(
         return perform()
 
     monkeypatch.setattr(Session, "request_stop", ask)
-    settings = quick_settings(
-        cluster, space.namespace, small_job_bytes=SMALL_BYTES, in_children=True
-    )
+    settings = quick_settings(cluster, space.namespace, small_job_bytes=SMALL_BYTES)
     with operating(settings, HeldJobs(), hold, spark=True):
         lake = quick_lake.make(tmp_path)
         space.table("t", lake.location)

@@ -268,6 +268,7 @@ def operator_settings(order: Order) -> OperatorSettings:
         etcd=etcd,
         election_id=order.election,
         instance=order.instance,
+        in_children=not order.blows,  # which strike this process
         **{"poll_ms": 50, "table_poll_s": 1.0, "small_job_bytes": 0, **order.settings},
     )
 

@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from support.jobs.quick_jobs import QuickJobs
@@ -258,7 +259,9 @@ class Operator:
         *,
         spark: bool = False,
     ) -> None:
-        self.settings = settings
+        # What sees every step, or sets the time, is in this process.
+        in_children = settings.in_children and interceptor is passthrough and clock is None
+        self.settings = replace(settings, in_children=in_children)
         self._spark = spark
         self._clock = clock
         self._jobs = jobs
@@ -348,10 +351,8 @@ def quick_settings(cluster: Cluster, *namespaces: str, **changes: Any) -> Operat
         "poll_ms": 30,
         "status_s": 0.3,
         "cancel_s": 5.0,
-        # Jobs of tests are what the test says, and it sees every step, unless it asks for child
-        # processes.
+        # Jobs of tests are what the test says.
         "small_job_bytes": 0,
-        "in_children": bool(__import__("os").environ.get("TIC")),
         **changes,
     }
     return OperatorSettings(**chosen)
