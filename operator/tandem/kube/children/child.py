@@ -34,7 +34,7 @@ from tandem.kube.children.ports import (
     LinkedSlots,
 )
 from tandem.kube.children.tenants import Tenant, environment
-from tandem.kube.client.events import events_go_to, traceback_of
+from tandem.kube.client.events import events_go_to
 from tandem.kube.client.resources import Body, CachedResource, ResourceCache, uid_of
 from tandem.kube.controllers.automation import AutoCompactionController, LogAutomation, RowRetention
 from tandem.kube.controllers.operation import OperationController
@@ -198,30 +198,33 @@ class _Child:
     def _clear(self) -> None:
         self._context.resource_cache.clear()
 
-    def _begin(self, kind: str, uid: str, on_spark: bool) -> None:
+    async def _begin(self, kind: str, uid: str, on_spark: bool) -> None:
+        """Control a resource until that is over."""
+        earlier = self._runs.get(uid)
+        if earlier is not None:
+            await asyncio.wait({earlier.task})
         body = self._context.resource_cache.body(uid)
-        if body is None or uid in self._runs:
-            self.link.tell("done", uid, False)
+        if body is None:
             return
         if on_spark and self._small is not None:
             self._small.suits_not(uid)
         stopped = _Stopped()
         made = OperationController if kind in OPERATIONS else TableController
         controller = made(self._context, body)
-        task = asyncio.create_task(self._control(uid, controller.run(stopped)), name=f"run {kind}")
-        self._runs[uid] = _Run(task, stopped)
-
-    async def _control(self, uid: str, running: Any) -> None:
+        task = asyncio.create_task(controller.run(stopped), name=f"run {kind}")
+        run = self._runs[uid] = _Run(task, stopped)
         try:
-            await running
-        except Exception as error:  # noqa: BLE001 - a bug, after which the operator tries again
-            _log.error("a bug: please report it", at=traceback_of(error))
+            await task
         finally:
-            self._runs.pop(uid, None)
-            self._metrics.flush(self.link)
-            cancelled = uid in self._context.cancelled
+            if self._runs.get(uid) is run:
+                del self._runs[uid]
+            self._over(uid)
+
+    def _over(self, uid: str) -> None:
+        self._metrics.flush(self.link)
+        if uid in self._context.cancelled:
             self._context.cancelled.discard(uid)
-            self.link.tell("done", uid, cancelled)
+            self.link.tell("cancelled", uid)
 
     def _stop(self, uid: str, reason: int) -> None:
         run = self._runs.get(uid)
@@ -234,12 +237,11 @@ class _Child:
         if run is not None:
             run.task.cancel()
 
-    async def _clean_up(self, body: Body) -> bool:
-        """Whether it is done."""
-        await OperationController(self._context, body).clean_up()
-        cancelled = uid_of(body) in self._context.cancelled
-        self._context.cancelled.discard(uid_of(body))
-        return cancelled
+    async def _clean_up(self, body: Body) -> None:
+        try:
+            await OperationController(self._context, body).clean_up()
+        finally:
+            self._over(uid_of(body))
 
     # What the controllers say
 

@@ -12,6 +12,7 @@ import itertools
 import json
 import socket
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from types import ModuleType
 from typing import Any, Final, TypeVar
 
@@ -73,6 +74,12 @@ class Link:
         finally:
             self.close()
         return problem
+
+    async def drain(self) -> None:
+        """Wait until the other side has read most of what was said."""
+        if self._writer is not None and not self.ended:
+            with suppress(OSError):
+                await self._writer.drain()
 
     def close(self) -> None:
         """End it for both sides: what was asked raises `LinkEnded`."""

@@ -14,14 +14,14 @@ import os
 import socket
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from signal import SIGKILL, Signals
-from typing import Final
+from typing import Any, Final
 from zlib import crc32
 
 import structlog
@@ -51,6 +51,7 @@ from tandem.kube.runtime.leader import LockMembers
 from tandem.kube.tables.context import too_large
 from tandem.kube.tables.status import compose, not_ready
 from tandem.spark.runtime.control import alive
+from tandem.spec.common import OPERATIONS
 from tandem.storage.paths import canonical_location
 
 _log = structlog.get_logger("tandem.kube.children")
@@ -69,6 +70,8 @@ _END_S: Final = 5.0
 _UNKNOWN: Final = 255
 """The exit code of a process of which it is not known how, or even whether, it ended: the fork
 server, which is its parent, has ended."""
+_AT_ONCE: Final = 500
+"""So many resources are said to a new child before it has read them."""
 _PAUSES_S: Final = (0.0, 0.5, 2.0, 5.0, 15.0, 60.0)
 """The pauses before a tenant's next child, after so many that ended by themselves."""
 _GOOD_S: Final = 300.0
@@ -147,14 +150,17 @@ class ChildProcess:
         self.key = key
         self.at_work = at_work
         self.services = services
-        self.runs: dict[str, asyncio.Future[None]] = {}
+        self.runs: set[str] = set()
+        """The uids of what it controls."""
+        self.moved: set[str] = set()
+        """Those of them that another child is to control next."""
         self.begun_s = time.monotonic()
         self.idle_since_s = time.monotonic()
         self.end = ""
         """How it ended; "" while it lives."""
         self._process = process
         self._killed_for = ""
-        services.on_done = self._done
+        self._over = asyncio.Event()
 
     @property
     def pid(self) -> int:
@@ -166,20 +172,29 @@ class ChildProcess:
         return _private_bytes(self.pid)
 
     async def run(self, kind: str, uid: str, *, on_spark: bool) -> None:
-        """Have it control a resource, until that is over. Raises: ChildEnded."""
-        if self.end:
-            raise ChildEnded(self.end)
-        over = self.runs[uid] = asyncio.get_running_loop().create_future()
-        self.services.link.tell("run", kind, uid, on_spark)
+        """Have it control a resource, until that is over. Raises: ChildEnded; TandemError for a bug
+        of the controller."""
+        self.runs.add(uid)
         try:
-            await over
+            await self._ask("run", kind, uid, on_spark)
         except asyncio.CancelledError:
             self.services.link.tell("leave", uid)
             raise
         finally:
-            self.runs.pop(uid, None)
+            self.runs.discard(uid)
             self.services.forget(uid)
             self.idle_since_s = time.monotonic()
+
+    async def clean_up(self, body: Body) -> None:
+        """Have it cancel what an operation left. Raises: as `run`."""
+        await self._ask("clean_up", body)
+
+    async def _ask(self, name: str, *arguments: Any) -> Any:
+        try:
+            return await self.services.link.ask(name, *arguments)
+        except LinkEnded:
+            await self._over.wait()
+            raise ChildEnded(self.end) from None
 
     def kill(self, why: str) -> None:
         self._killed_for = self._killed_for or why
@@ -200,9 +215,10 @@ class ChildProcess:
         await asyncio.to_thread(self._reap)
         self.end = self._killed_for or _how(self._process.exitcode)
         self.services.close()
-        for over in self.runs.values():
-            if not over.done():
-                over.set_exception(ChildEnded(self.end))
+
+    def is_over(self) -> None:
+        """What it controlled may be another child's from now on."""
+        self._over.set()
 
     async def answers(self) -> bool:
         """Whether it answers in time."""
@@ -226,11 +242,6 @@ class ChildProcess:
         """Whether it lives although it counts as ended, since the fork server has ended."""
         return not self.end and self._process.exitcode == _UNKNOWN and alive(self.pid)
 
-    def _done(self, uid: str) -> None:
-        over = self.runs.get(uid)
-        if over is not None and not over.done():
-            over.set_result(None)
-
 
 def _how(code: int | None) -> str:
     if code is None or code == _UNKNOWN:
@@ -248,6 +259,11 @@ def _private_bytes(pid: int) -> int:
         return 0
     kinds = ("Private_Clean:", "Private_Dirty:")
     return sum(int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith(kinds))
+
+
+def _is_deleted(stopped: StopSignal) -> bool:
+    reason = stopped.reason
+    return reason is not None and DaemonStoppingReason.RESOURCE_DELETED in reason
 
 
 @dataclass(slots=True)
@@ -326,50 +342,55 @@ class ChildProcesses:
     async def run(self, body: Body, stopped: StopSignal) -> None:
         """Have a resource controlled until that is over, or `stopped`. To be called in the context
         of a kopf handler, in which events about it are posted."""
-        kind, namespace, name = key_of(body)
-        uid = uid_of(body)
-        self._event_contexts[uid] = contextvars.copy_context()
-        self._context.active_operations.add(uid)
+        kind, uid, lost = key_of(body)[0], uid_of(body), False
         stopping = asyncio.create_task(self._pass_stop(uid, stopped), name="mind the stop")
-        try:
-            while not stopping.done() and self._context.may_write():
-                try:
-                    child = await self._child(self._tenant(body), stopping)
-                    if child is None:
+        with self._controlled(uid):
+            try:
+                while not stopping.done() and self._context.may_write():
+                    try:
+                        child = await self._child(self._tenant(body), stopping)
+                        if child is None:
+                            break
+                        await child.run(kind, uid, on_spark=uid in self._unsuited)
+                    except ChildEnded as error:
+                        self._log_end(body, error)
+                        lost = True
+                        continue
+                    if uid not in child.moved:
                         return
-                    await child.run(kind, uid, on_spark=uid in self._unsuited)
-                except ChildEnded as error:
-                    _log.warning(
-                        "its process has ended",
-                        kind=kind,
-                        namespace=namespace,
-                        name=name,
-                        how=str(error),
-                    )
-                    continue
-                if self._tenant(body) == child.key:
-                    return
-        finally:
-            stopping.cancel()
-            self._event_contexts.pop(uid, None)
-            self._context.active_operations.discard(uid)
+                    child.moved.discard(uid)
+                if lost and kind in OPERATIONS and _is_deleted(stopped):
+                    await self.clean_up(self._context.resource_cache.body(uid) or body)
+            finally:
+                stopping.cancel()
 
     async def clean_up(self, body: Body) -> None:
         """Cancel what a resource left that was deleted while no operator ran."""
-        uid = uid_of(body)
+        with self._controlled(uid_of(body)):
+            while (child := await self._child(self._tenant(body), None)) is not None:
+                try:
+                    await child.clean_up(body)
+                except ChildEnded as error:
+                    self._log_end(body, error)
+                    continue
+                return
+
+    @contextlib.contextmanager
+    def _controlled(self, uid: str) -> Iterator[None]:
         self._event_contexts[uid] = contextvars.copy_context()
         self._context.active_operations.add(uid)
         try:
-            while (child := await self._child(self._tenant(body), None)) is not None:
-                try:
-                    if await child.services.link.ask("clean_up", body):
-                        self._context.cancelled.add(uid)
-                except LinkEnded:
-                    continue
-                return
+            yield
         finally:
             self._event_contexts.pop(uid, None)
             self._context.active_operations.discard(uid)
+
+    @staticmethod
+    def _log_end(body: Body, error: ChildEnded) -> None:
+        kind, namespace, name = key_of(body)
+        _log.warning(
+            "its process has ended", kind=kind, namespace=namespace, name=name, how=str(error)
+        )
 
     async def _pass_stop(self, uid: str, stopped: StopSignal) -> None:
         await stopped.wait()
@@ -406,7 +427,8 @@ class ChildProcesses:
         uids = [table.uid, *(each.uid for each in cache.of_table(table.namespace, table.name))]
         for child in self._of_namespace(table.namespace):
             for uid in uids if child.key != tenant else ():
-                if uid in child.runs:
+                if uid in child.runs and uid not in child.moved:
+                    child.moved.add(uid)
                     child.services.link.tell("stop", uid, _MOVES.value)
 
     async def _child(
@@ -432,7 +454,6 @@ class ChildProcesses:
             except ChildEnded:
                 self._died(key, 0.0)
                 raise
-            self._children[key] = child
             return child
 
     async def _begin(self, key: TenantKey) -> ChildProcess:
@@ -483,14 +504,18 @@ class ChildProcesses:
         )
         await services.link.connect(own)
         child = ChildProcess(key, process, services, at_work)
-        for summary in list(context.resource_cache.all()):
-            if summary.namespace == key.namespace:
-                body = context.resource_cache.body(summary.uid)
-                services.link.tell("put", asdict(summary), body)
         serving = asyncio.create_task(self._serve(child, members), name="serve a child")
         self._serving.add(serving)
         serving.add_done_callback(self._serving.discard)
         context.metrics.child_processes_started.count()
+        self._children[key] = child
+        cache = context.resource_cache
+        for count, uid in enumerate([each.uid for each in cache.all()]):
+            summary = cache.by_uid(uid)  # as it is now: a later one may have been put before
+            if summary is not None and summary.namespace == key.namespace:
+                services.link.tell("put", asdict(summary), cache.body(uid))
+            if count % _AT_ONCE == 0:
+                await services.link.drain()
         return child
 
     async def _serve(self, child: ChildProcess, members: LockMembers) -> None:
@@ -519,9 +544,13 @@ class ChildProcesses:
         if child.runs and child.key.alone:
             await self._tell_too_large(child)
         loop = asyncio.get_running_loop()
-        with contextlib.suppress(LocksUnavailable):
+        try:
             # Only now may another one take its attempts over.
             await loop.run_in_executor(self._threads, members.leave)
+        except LocksUnavailable as error:
+            _log.warning("a child that has ended counts as alive", problem=str(error))
+        finally:
+            child.is_over()
 
     async def _tell_too_large(self, child: ChildProcess) -> None:
         """A table ends every process that works on it: say so in its status, since none of them

@@ -110,8 +110,6 @@ class ChildServices:
         """The uids of operations whose small job failed in this child."""
         self.at_work: set[str] = set()
         """The uids of operations that have a small job."""
-        self.on_done: Callable[[str], None] = lambda _uid: None
-        """Called when a controller has ended."""
 
     def _handlers(self) -> Mapping[str, Handler]:
         locks = self._context.locks
@@ -147,7 +145,7 @@ class ChildServices:
             "figures": self._figures,
             "small_job": self._small_job,
             "gone": lambda uid: self._context.resource_cache.remove(str(uid)),
-            "done": self._done,
+            "cancelled": self._cancelled,
         }
 
     def close(self) -> None:
@@ -328,10 +326,8 @@ class ChildServices:
         if namespace == self._tenant.namespace:
             self._context.figures[namespace, str(name)] = TableFigures.from_json(found)
 
-    def _done(self, uid: str, cancelled: bool) -> None:
-        if cancelled:
-            self._context.cancelled.add(str(uid))
-        self.on_done(str(uid))
+    def _cancelled(self, uid: str) -> None:
+        self._context.cancelled.add(str(uid))
 
     def _small_job(self, uid: str, has: bool | None) -> None:
         self.at_work.discard(uid)
