@@ -67,6 +67,9 @@ class CountingExecutor:
     def __init__(self) -> None:
         self.calls = 0
 
+    def of(self, _table: str) -> CountingExecutor:
+        return self
+
     def submit(self, call: Callable[..., Any], *arguments: Any) -> Any:
         self.calls += 1
         done: Future[Any] = Future()

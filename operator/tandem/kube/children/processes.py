@@ -216,6 +216,13 @@ class ChildProcess:
         self.end = self._killed_for or _how(self._process.exitcode)
         self.services.close()
 
+    def abandon(self) -> None:
+        """It is not served any more, and was killed."""
+        self.end = self._killed_for
+        self.services.link.close()
+        self.services.close()
+        self.is_over()
+
     def is_over(self) -> None:
         """What it controlled may be another child's from now on."""
         self._over.set()
@@ -363,6 +370,17 @@ class ChildProcesses:
                     await self.clean_up(self._context.resource_cache.body(uid) or body)
             finally:
                 stopping.cancel()
+                self._end_with_kopf(stopped)
+
+    def _end_with_kopf(self, stopped: StopSignal) -> None:
+        """As kopf ends, it waits for every task of ours, also for those that serve children."""
+        reason = stopped.reason
+        if reason is None or DaemonStoppingReason.OPERATOR_EXITING not in reason:
+            return
+        for child in self.living():
+            if not child.runs:
+                del self._children[child.key]
+                child.close("the operator ends")
 
     async def clean_up(self, body: Body) -> None:
         """Cancel what a resource left that was deleted while no operator ran."""
@@ -519,7 +537,15 @@ class ChildProcesses:
         return child
 
     async def _serve(self, child: ChildProcess, members: LockMembers) -> None:
-        await child.serve()
+        try:
+            await child.serve()
+        except asyncio.CancelledError:
+            # By kopf, which takes every task for its own as it ends: what a child without us asks
+            # for would not be answered.
+            child.kill("the operator's loop ends")
+            child.abandon()
+            self._children.pop(child.key, None)
+            raise
         services = child.services
         self._unsuited |= services.unsuited | services.at_work
         if services.at_work:
@@ -528,7 +554,7 @@ class ChildProcesses:
             del self._children[child.key]
         tables = child.at_work.tables()
         child.at_work.close()
-        if child.runs:
+        if child.runs and not self._closed:
             self._context.metrics.child_processes_lost.count()
             self._died(child.key, time.monotonic() - child.begun_s)
             self._killers.update(tables)

@@ -27,9 +27,9 @@ from tandem.kube.client import events
 from tandem.kube.client.api import Forbidden, Unavailable
 from tandem.kube.client.resources import TABLE_KIND
 from tandem.kube.runtime.context import OperatorContext
+from tandem.kube.runtime.leader import MEMBERS
 from tandem.kube.runtime.slots import Lane
 from tandem.kube.tables.figures import TableFigures
-from tandem.locks.store import LockStore
 from tandem.spec.common import GROUP, OPERATIONS, VERSION, plural
 from tandem.spec.loader import parse
 from tandem.spec.resources import Operation
@@ -119,18 +119,10 @@ class ChildServices:
             "locks.extend": self._extend,
             "locks.watch": self._watch,
             "locks.unwatch": self._unwatch,
-            "locks.enter_commit": lambda *whose: self._in_thread(
-                lambda: str(locks.enter_commit(*map(str, whose)))
-            ),
-            "locks.leave_commit": lambda *whose: self._in_thread(
-                lambda: locks.leave_commit(*map(str, whose))
-            ),
-            "locks.release": lambda *whose: self._in_thread(
-                lambda: locks.release(*map(str, whose))
-            ),
-            "locks.entries": lambda table: self._in_thread(
-                lambda: [lock_entry(each) for each in locks.entries(str(table))]
-            ),
+            "locks.enter_commit": self._of_lock(locks.enter_commit),
+            "locks.leave_commit": self._of_lock(locks.leave_commit),
+            "locks.release": self._of_lock(locks.release),
+            "locks.entries": self._entries,
             "slots.take": self._take_slot,
             "slots.force": self._force_slot,
             "slots.give_back": self._give_back,
@@ -144,7 +136,7 @@ class ChildServices:
             "event": self._post,
             "figures": self._figures,
             "small_job": self._small_job,
-            "gone": lambda uid: self._context.resource_cache.remove(str(uid)),
+            "gone": self._gone,
             "cancelled": self._cancelled,
         }
 
@@ -193,28 +185,49 @@ class ChildServices:
 
     # Locks
 
+    def _table(self, location: object) -> str:
+        """Raises: LocationNotAllowed if it is not one of this tenant's."""
+        table = str(location)
+        if any(table == each or table.startswith(f"{each}/") for each in self._locations):
+            return table
+        raise LocationNotAllowed("the locks of a table of another tenant", resource=table)
+
     async def _acquire(self, request: str) -> dict[str, Any]:
         wanted = requested(request)
-        table = wanted.table
-        if not any(table == each or table.startswith(f"{each}/") for each in self._locations):
-            raise LocationNotAllowed("locks of another tenant's table", resource=table)
+        self._table(wanted.table)
         return grant(await self._in_thread(lambda: self._context.locks.acquire(wanted)))
 
     async def _extend(
         self, table: str, operation: str, owner: str, resources: str
     ) -> dict[str, Any]:
-        locks: LockStore = self._context.locks
-        wanted = requested(resources).resources
-        return grant(await self._in_thread(lambda: locks.extend(table, operation, owner, wanted)))
+        locks, wanted = self._context.locks, requested(resources).resources
+        own = self._table(table)
+        return grant(await self._in_thread(lambda: locks.extend(own, operation, owner, wanted)))
+
+    def _of_lock(self, call: Callable[[str, str, str], _T]) -> Handler:
+        """A call about one entry: its table, operation and owner."""
+
+        async def answer(table: str, operation: str, owner: str) -> _T:
+            own = self._table(table)
+            return await self._in_thread(lambda: call(own, str(operation), str(owner)))
+
+        return answer
+
+    async def _entries(self, table: str) -> list[tuple[str, int, int]]:
+        own = MEMBERS if table == MEMBERS else self._table(table)
+        found = await self._in_thread(lambda: self._context.locks.entries(own))
+        return [lock_entry(each) for each in found]
 
     async def _watch(self, number: int, table: str, operation: str) -> None:
+        own = self._table(table)
+
         def wake() -> None:
             # From a thread, and perhaps when the loop has ended.
             if not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self.link.tell, "locks.wake", number)
 
         locks = self._context.locks
-        end = await self._in_thread(lambda: locks.watch(table, operation, wake))
+        end = await self._in_thread(lambda: locks.watch(own, str(operation), wake))
         if self.link.ended:
             self._threads.submit(end)
         else:
@@ -317,8 +330,9 @@ class ChildServices:
             self._context.metrics.record(name, how, value, labels)
 
     def _post(self, body: dict[str, Any], reason: str, message: str, warning: bool) -> None:
-        where = self._event_context(str(body["metadata"]["uid"]))
-        if where is not None:
+        metadata = body["metadata"]
+        where = self._event_context(str(metadata["uid"]))
+        if where is not None and metadata["namespace"] == self._tenant.namespace:
             where.copy().run(events.post, body, reason, message, warning=warning)
 
     def _figures(self, key: tuple[str, str], found: Mapping[str, Any]) -> None:
@@ -327,7 +341,16 @@ class ChildServices:
             self._context.figures[namespace, str(name)] = TableFigures.from_json(found)
 
     def _cancelled(self, uid: str) -> None:
-        self._context.cancelled.add(str(uid))
+        if self._is_ours(uid):
+            self._context.cancelled.add(uid)
+
+    def _gone(self, uid: str) -> None:
+        if self._is_ours(uid):
+            self._context.resource_cache.remove(uid)
+
+    def _is_ours(self, uid: str) -> bool:
+        found = self._context.resource_cache.by_uid(uid)
+        return found is not None and found.namespace == self._tenant.namespace
 
     def _small_job(self, uid: str, has: bool | None) -> None:
         self.at_work.discard(uid)
