@@ -108,7 +108,8 @@ async def run_operator(
     next operator takes them over.
 
     Args:
-        interceptor: wraps every effect of every operation; for tests.
+        interceptor: wraps every effect of every operation; for tests. The controllers run in this
+            process then, as they do with a clock.
         working: set once it leads and works.
         runner_factory: runs jobs in another way than as SparkApplications.
         clock: a clock instead of the machine's.
@@ -125,6 +126,7 @@ async def run_operator(
     kopf_internals.compare_only_finalizers()
     kopf_internals.note_watches()
     import_kinds()
+    in_children = settings.in_children and interceptor is passthrough and clock is None
     clock, nonces = clock or SystemClock(), SystemNonces()
     metrics = Metrics()
     table_threads = TableThreads()
@@ -170,7 +172,7 @@ async def run_operator(
                 RowRetention(context),
             )
             children = None
-            if settings.in_children:
+            if in_children:
                 memory = settings.table_memory
                 most = None if memory is None else max(memory, LEAST_MEMORY)
                 children = ChildProcesses(context, memory=most, configure=configure_child)

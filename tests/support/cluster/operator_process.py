@@ -43,7 +43,7 @@ from tandem.kube.runtime.context import OperatorSettings
 from tandem.locks.etcd.store import EtcdSettings
 from tandem.operations.machine.events import Effect, Event
 from tandem.operations.registry import import_kinds
-from tandem.operations.session.options import Interceptor
+from tandem.operations.session.options import Interceptor, passthrough
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 LIMIT_S = 120.0
@@ -268,7 +268,6 @@ def operator_settings(order: Order) -> OperatorSettings:
         etcd=etcd,
         election_id=order.election,
         instance=order.instance,
-        in_children=not order.blows,  # which strike this process
         **{"poll_ms": 50, "table_poll_s": 1.0, "small_job_bytes": 0, **order.settings},
     )
 
@@ -285,7 +284,8 @@ async def _live(order: Order, tell: Callable[..., None]) -> None:
     saying = asyncio.create_task(say_ready())
     try:
         if order.role == "operator":
-            interceptor: Interceptor = striker.interceptor
+            # Without blows the controllers are in child processes, which none could strike.
+            interceptor: Interceptor = striker.interceptor if order.blows else passthrough
             await run_operator(
                 operator_settings(order), interceptor=interceptor, stop=stop, working=ready
             )

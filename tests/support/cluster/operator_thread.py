@@ -20,7 +20,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from support.jobs.quick_jobs import QuickJobs
@@ -259,9 +258,7 @@ class Operator:
         *,
         spark: bool = False,
     ) -> None:
-        # What sees every step, or sets the time, is in this process.
-        in_children = settings.in_children and interceptor is passthrough and clock is None
-        self.settings = replace(settings, in_children=in_children)
+        self.settings = settings
         self._spark = spark
         self._clock = clock
         self._jobs = jobs

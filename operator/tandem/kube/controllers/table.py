@@ -267,6 +267,7 @@ class TableController:
         self._context.tables[self._key[1:]] = self._table
         unwatch = self._context.resource_cache.watch(self._key, self._changed)
         self._table.wake = self._wake.set
+        self._changed()  # since this controller was made
         minding = asyncio.create_task(self._await_stop(stopped), name="mind the stop")
         self._living = living = asyncio.create_task(self._live(), name="control a table")
         try:
