@@ -90,8 +90,8 @@ MEANING: Final[Mapping[Reason, str]] = {
     Reason.ACCESS_DENIED: "The store refuses access.",
     Reason.STORAGE_FULL: "The store is full.",
     Reason.STORAGE_ERROR: "The store failed in another way.",
-    Reason.TOO_LARGE: "Reading the table would take more memory than one table may. It was found "
-    "out before anything was decoded, and is looked at again.",
+    Reason.TOO_LARGE: "Reading the table takes more memory than a process of the operator has, or "
+    "ended each process that read it. It is looked at again.",
     Reason.NOT_MERGE_ON_READ: "The table has no log: `spec.mergeOnRead` is not set.",
     Reason.DUPLICATE_KEYS: "Several rows of the source have the same key, and no ordering column "
     "decides which of them wins.",
@@ -180,9 +180,8 @@ REMEDY: Final[Mapping[Reason, str]] = {
     + ".",
     Reason.STORAGE_FULL: "Free space, " + _AGAIN + ".",
     Reason.STORAGE_ERROR: "Check the store; transient errors are retried automatically.",
-    Reason.TOO_LARGE: "Find the writer of the file that the message names. If the table is meant "
-    "to be so large, raise the operator's `--table-memory` (the chart's `settings.tableMemory`) "
-    "and its memory.",
+    Reason.TOO_LARGE: "Find out what made the table so large. If it is meant to be, raise the "
+    "operator's `--table-memory` (the chart's `settings.tableMemory`) and its memory.",
     Reason.LOCKS_UNAVAILABLE: "Check etcd, and the network between it and the operator.",
     Reason.CLUSTER_UNAVAILABLE: "Check the API server.",
     Reason.SPARK_MISSING: "Install Java and Spark, or use the image; in a cluster, install the "

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tandem.kube.runtime.workers import Workers
 
 from support.documents import document
 from support.some import few
 from tandem import spec
 from tandem.errors import InvalidSpec, LocationNotAllowed
-from tandem.kube.metrics.collectors import Metrics
+from tandem.kube.runtime.threads import TableThreads
 from tandem.kube.tables.location_policy import LocationPolicy
 from tandem.spec.table import LakeTable
 from tandem.storage import open_store
@@ -334,8 +333,8 @@ def test_a_remaining_panic_is_an_ordinary_error() -> None:
     def panic() -> None:
         raise PanicException
 
-    with Workers(1, Metrics()) as workers, pytest.raises(RuntimeError, match="panicked"):
-        workers.submit(panic).result()
+    with pytest.raises(RuntimeError, match="panicked"):
+        TableThreads().of("uid").submit(panic).result()
 
 
 def test_an_option_does_not_lead_to_another_storage_account() -> None:

@@ -134,9 +134,9 @@ def operator(
     ),
     table_memory: str = option(
         "",
-        "Memory that reading one table may take, such as 512Mi; a table that needs more is "
-        "TooLarge. By default half of the pod's memory limit; without one, a quarter of the "
-        "machine's memory.",
+        "Memory of each child process, one for each tenant, such as 512Mi, at least 256Mi; a "
+        "table that needs more is TooLarge. By default half of the pod's memory limit; without "
+        "one, a quarter of the machine's memory.",
     ),
     table_poll: float = option(
         10.0, "Seconds between two polls for commits of other writers.", min=0.1
