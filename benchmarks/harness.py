@@ -126,6 +126,28 @@ def resident_bytes() -> int:
     return _status_bytes("VmRSS") or peak_bytes()
 
 
+def cpu_s() -> float:
+    """CPU time of this process and of all its descendants that live, in seconds."""
+    parents: dict[int, int] = {}
+    times: dict[int, float] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rsplit(")", 1)[1].split()
+        except OSError:  # it has ended
+            continue
+        parents[int(folder.name)] = int(fields[1])
+        times[int(folder.name)] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def is_ours(pid: int) -> bool:
+        while pid not in (0, os.getpid()):
+            pid = parents.get(pid, 0)
+        return pid != 0
+
+    return time.process_time() + sum(
+        each for pid, each in times.items() if pid != os.getpid() and is_ours(pid)
+    )
+
+
 def _status_bytes(key: str) -> int:
     status = Path("/proc/self/status")
     if not status.is_file():

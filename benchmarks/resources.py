@@ -22,6 +22,7 @@ from benchmarks.harness import (
     Table,
     WrongResult,
     await_child,
+    cpu_s,
     peak_bytes,
     progress,
     resident_bytes,
@@ -63,7 +64,7 @@ def _as_installed() -> None:
 
 
 def with_tandem(kubeconfig: str, namespace: str, endpoint: str, prefix: str, flag: str) -> float:
-    """Serve until `flag` exists; returns the CPU time used after the start."""
+    """Serve until `flag` exists; returns the CPU time used after the start, in all processes."""
     _as_installed()
     from benchmarks.nothing_jobs import NothingJobs
     from tandem.kube.operator import run_operator
@@ -87,8 +88,7 @@ def with_tandem(kubeconfig: str, namespace: str, endpoint: str, prefix: str, fla
         await run_operator(settings, stop=stop, working=ready, runner_factory=lambda *_: jobs)
         return await ending
 
-    begun = asyncio.run(serve())
-    return time.process_time() - begun
+    return asyncio.run(serve())
 
 
 def with_kopf(kubeconfig: str, namespace: str, statuses: int, events: int, flag: str) -> float:
@@ -141,8 +141,7 @@ def with_kopf(kubeconfig: str, namespace: str, statuses: int, events: int, flag:
             )
         return await ending
 
-    begun = asyncio.run(serve())
-    return time.process_time() - begun
+    return asyncio.run(serve())
 
 
 def at_rest(kubeconfig: str, namespace: str, count: int) -> dict[str, float]:
@@ -188,16 +187,22 @@ def at_rest(kubeconfig: str, namespace: str, count: int) -> dict[str, float]:
 
 
 async def _until(flag: Path, stop: asyncio.Event, ready: asyncio.Event) -> float:
-    """Stop when `flag` exists; returns the CPU time used until it was ready."""
+    """Stop when `flag` exists; returns the CPU time used since its tables were."""
     await ready.wait()
-    begun = time.process_time()
     await asyncio.to_thread(flag.with_suffix(".ready").touch)
+    await _exists(flag.with_suffix(".begun"))
+    begun_s = await asyncio.to_thread(cpu_s)
+    await _exists(flag)
+    used_s = await asyncio.to_thread(cpu_s) - begun_s
+    stop.set()
+    return used_s
+
+
+async def _exists(flag: Path) -> None:
     while True:
         if await asyncio.to_thread(flag.exists):
-            break
+            return
         await asyncio.sleep(0.05)
-    stop.set()
-    return begun
 
 
 # Measurements -----------------------------------------------------------------------------------
@@ -288,6 +293,7 @@ def measure(
                 await_child(child, answer, 10)
             time.sleep(0.05)
         _await_tables(cluster, namespace, tables if engine == "tandem" else 0)
+        flag.with_suffix(".begun").touch()
         count = COUNT[size]
         seconds = asyncio.run(apply_and_wait(cluster.kubeconfig, namespace, count, tables))
         flag.touch()

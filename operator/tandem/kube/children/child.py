@@ -200,18 +200,11 @@ class _Child:
 
     async def _begin(self, kind: str, uid: str, on_spark: bool) -> None:
         """Control a resource until that is over."""
-        earlier = self._runs.get(uid)
-        if earlier is not None:
-            await asyncio.wait({earlier.task})
-        body = self._context.resource_cache.body(uid)
-        if body is None:
-            return
         if on_spark and self._small is not None:
             self._small.suits_not(uid)
-        stopped = _Stopped()
-        made = OperationController if kind in OPERATIONS else TableController
-        controller = made(self._context, body)
-        task = asyncio.create_task(controller.run(stopped), name=f"run {kind}")
+        earlier, stopped = self._runs.get(uid), _Stopped()
+        control = self._control(kind, uid, stopped, None if earlier is None else earlier.task)
+        task = asyncio.create_task(control, name=f"run {kind}")
         run = self._runs[uid] = _Run(task, stopped)
         try:
             await task
@@ -219,6 +212,16 @@ class _Child:
             if self._runs.get(uid) is run:
                 del self._runs[uid]
             self._over(uid)
+
+    async def _control(
+        self, kind: str, uid: str, stopped: _Stopped, earlier: asyncio.Task[None] | None
+    ) -> None:
+        if earlier is not None:
+            await asyncio.wait({earlier})
+        body = self._context.resource_cache.body(uid)
+        if body is not None:
+            made = OperationController if kind in OPERATIONS else TableController
+            await made(self._context, body).run(stopped)
 
     def _over(self, uid: str) -> None:
         self._metrics.flush(self.link)

@@ -349,24 +349,23 @@ class ChildProcesses:
     async def run(self, body: Body, stopped: StopSignal) -> None:
         """Have a resource controlled until that is over, or `stopped`. To be called in the context
         of a kopf handler, in which events about it are posted."""
-        kind, uid, lost = key_of(body)[0], uid_of(body), False
+        kind, uid = key_of(body)[0], uid_of(body)
         stopping = asyncio.create_task(self._pass_stop(uid, stopped), name="mind the stop")
         with self._controlled(uid):
             try:
                 while not stopping.done() and self._context.may_write():
                     try:
                         child = await self._child(self._tenant(body), stopping)
-                        if child is None:
+                        if child is None or stopping.done():
                             break
                         await child.run(kind, uid, on_spark=uid in self._unsuited)
                     except ChildEnded as error:
                         self._log_end(body, error)
-                        lost = True
                         continue
                     if uid not in child.moved:
                         return
                     child.moved.discard(uid)
-                if lost and kind in OPERATIONS and _is_deleted(stopped):
+                if kind in OPERATIONS and _is_deleted(stopped):
                     await self.clean_up(self._context.resource_cache.body(uid) or body)
             finally:
                 stopping.cancel()
