@@ -101,7 +101,7 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
             Panel("Wait for locks", "Median and 90th percentile.",
                   [(_quantile(0.5, "tandem_lock_wait_seconds", "kind"), "{{kind}} median"),
                    (_quantile(0.9, "tandem_lock_wait_seconds", "kind"), "{{kind}} 90 %")], "s"),
-            Panel("Child processes", "Those in which tables are controlled; begun and lost per hour.",
+            Panel("Child processes", "They control the tables; begun and lost per hour.",
                   [("max(tandem_child_processes{$s})", "processes"),
                    ("3600 * sum(rate(tandem_child_processes_started_total{$s}[$w]))", "started"),
                    ("3600 * sum(rate(tandem_child_processes_lost_total{$s}[$w]))", "lost")]),
