@@ -56,7 +56,9 @@ def metrics(note: str) -> str:
         text += f"{family.meaning} |\n"
     text += (
         "\nThe `process_*` families (CPU, memory, file descriptors, start) are those of every "
-        "Prometheus client.\n\n## Labels\n\n| label | of | values |\n|---|---|---|\n"
+        "Prometheus client, of the\n"
+        "operator's own process without its children.\n\n"
+        "## Labels\n\n| label | of | values |\n|---|---|---|\n"
     )
     for label, names in _uses().items():
         text += f"| `{label.name}` | {', '.join(names)} | {_values(label)} |\n"

@@ -58,7 +58,7 @@ LOOK: Final = {
     Reason.ACCESS_DENIED: "`kubectl get ltbl/TABLE -o yaml`: `spec.storage`",
     Reason.STORAGE_FULL: "the store's own figures",
     Reason.STORAGE_ERROR: _MESSAGE,
-    Reason.TOO_LARGE: _MESSAGE + " names the file, its numbers and the limit",
+    Reason.TOO_LARGE: _MESSAGE + " says what memory was lacking, or how the process ended",
     Reason.LOCKS_UNAVAILABLE: "[TandemLockStoreUnreachable]"
     "(runbooks/TandemLockStoreUnreachable.md)",
     Reason.CLUSTER_UNAVAILABLE: "[TandemApiErrors](runbooks/TandemApiErrors.md)",

@@ -28,7 +28,6 @@ shadow the standard library's module of that name.
     intervals   intervals of time, and sets of them
     json_types  types of parsed JSON
     text        foreign names in messages
-    turns       threads that compute in turns
 """
 
 __version__ = "0.1.0"

@@ -256,7 +256,6 @@ def test_every_metric_is_on_the_dashboard_in_an_alert_or_exempt() -> None:
     # To look things up with.
     assert unused == {
         "tandem_operations_adopted_total",
-        "tandem_worker_wait_seconds",
         *(f"tandem_table_{name}" for name in ("ready", "version", "segments", "files", "bytes")),
         *("tandem_tables_deleted_rows", "tandem_tables_shown"),
         *("tandem_cleaned_files_total", "tandem_cleaned_bytes_total"),

@@ -5,7 +5,7 @@ operation does. The layers below this package must not import it.
 
     client         package: the Kubernetes API, our kinds and resources, events
     metrics        package: Prometheus metrics
-    children       package: processes that do small jobs, one for each tenant
+    children       package: processes in which the controllers run, one for each tenant
     tables         package: a table in the operator
     runtime        package: what one operator process shares
     controllers    package: the controllers of operations, tables and index servers

@@ -1,11 +1,13 @@
 """Child processes of the operator, one for each tenant, in which the controllers of its tables and
-operations run.
+operations run. A child does nothing in the cluster itself: it asks the operator, which does only
+what is the tenant's.
 
     processes   begins children, has resources controlled, ends and kills children
     services    what the operator does of what a child asks for
     link        messages between the two, as lines of JSON
     ports       what a child has of the operator: API server, locks, slots, Spark jobs, metrics
     child       the child: its bounds, its environment, its controllers
+    at_work     shared memory: on which table each thread of a child works
     jobs        the jobs of its operations: small ones are done there, others by SparkApplications
     template    what children have imported before they are forked
     tenants     what a child may do with which credentials

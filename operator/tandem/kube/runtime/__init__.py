@@ -4,9 +4,9 @@ Must not import the controllers. Only `kopf_internals` uses private parts of kop
 
     context         the administrator's settings, and the shared parts
     leader          leader election; detects that the API server was restored from a backup
-    workers         threads that work on tables, and which calls run
+    threads         threads that work on tables
     slots           fair queues, slots of jobs and of automatic operations
-    memory          how much memory one table may take, and when Python looks for garbage
+    memory          how much memory a child process may take by default
     log_context     resource fields of log lines
     kopf_internals  the private parts of kopf that we use
 """
