@@ -24,14 +24,12 @@ from typing import NoReturn
 from pyroaring import BitMap64
 
 from tandem.delta.actions import DeletionVector
-from tandem.delta.budget import VECTOR_FACTOR, Account
 from tandem.delta.datafiles.file_errors import missing
 from tandem.errors import (
     AlreadyExists,
     CorruptDeletionVector,
     ObjectNotFound,
     OutcomeUnknown,
-    TandemError,
 )
 from tandem.storage.paths import object_path
 from tandem.storage.store import Store, side_by_side
@@ -199,30 +197,18 @@ def load(store: Store, vector: DeletionVector) -> BitMap64:
 
 
 def load_many(
-    store: Store,
-    vectors: Sequence[DeletionVector],
-    account: Account | None = None,
-    *,
-    parallel: int = 1,
+    store: Store, vectors: Sequence[DeletionVector], *, parallel: int = 1
 ) -> list[BitMap64]:
     """Like `load`, in the order of `vectors`; those that share a file are read together.
 
     Args:
-        account: what they take in memory is looked at before they are read.
         parallel: so many requests are made at once.
-    Raises: TooLarge, and as `load`.
+    Raises: as `load`.
     """
     found: list[BitMap64 | None] = [None] * len(vectors)
     by_file: dict[str, list[int]] = defaultdict(list)
-    spent = 0
     for index, vector in enumerate(vectors):
         _check_size(vector)
-        if account is not None:
-            what = f"{len(vectors):,} deletion vectors, up to {vector.unique_id[:80]}"
-            # All positions of an inline one are looked at: a few bytes can stand for billions.
-            positions = 8 * vector.cardinality if vector.storage == "i" else 0
-            account.spend(VECTOR_FACTOR * vector.size + positions, what)
-            spent += VECTOR_FACTOR * vector.size + positions
         if vector.storage == "i":
             found[index] = _load_inline(vector)
         else:
@@ -234,13 +220,7 @@ def load_many(
         order += indexes
         for group in _groups([vectors[index] for index in indexes]):
             reads.append(partial(_load_group, store, path, group))
-    try:
-        loaded = side_by_side(reads, parallel)
-    except TandemError:
-        if account is not None:
-            account.give_back(spent)  # another attempt holds none of them
-        raise
-    bitmaps = (bitmap for group in loaded for bitmap in group)
+    bitmaps = (bitmap for group in side_by_side(reads, parallel) for bitmap in group)
     for index, bitmap in zip(order, bitmaps, strict=True):
         found[index] = bitmap
     return [bitmap for bitmap in found if bitmap is not None]
