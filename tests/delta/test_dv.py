@@ -25,7 +25,6 @@ from support.lake.vectors import encode_inline
 from support.some import few
 from tandem.delta import dv
 from tandem.delta.actions import DeletionVector
-from tandem.delta.budget import VECTOR_FACTOR, TableBudget
 from tandem.errors import (
     CorruptDeletionVector,
     DataFileMissing,
@@ -355,26 +354,20 @@ def test_vectors_close_together_are_one_request() -> None:
 
 
 @pytest.mark.parametrize("parallel", [1, 16])
-def test_vectors_that_were_not_read_take_nothing_of_a_budget(parallel: int) -> None:
-    """A round is repeated while the store does not answer, with the same account."""
+def test_vectors_are_read_again_after_an_error(parallel: int) -> None:
     store = MemoryStore()
     bitmaps = [BitMap64(range(number, 1_000, 3)) for number in range(4)]
     vectors = [dv.write_file(store, FOLDER, [bitmap])[0] for bitmap in bitmaps]
-    needed = VECTOR_FACTOR * sum(vector.size for vector in vectors)
-    account = TableBudget(needed).account("table")
 
     def fail(call: Call) -> None:
         if call.path == dv.file_path(vectors[2]):
             raise StorageError("the store does not answer", resource=call.path)
 
     store.fault = fail
-    for _ in range(3):
-        with pytest.raises(StorageError, match="does not answer"):
-            dv.load_many(store, vectors, account, parallel=parallel)
-    assert account.left == needed
+    with pytest.raises(StorageError, match="does not answer"):
+        dv.load_many(store, vectors, parallel=parallel)
     store.fault = None
-    assert dv.load_many(store, vectors, account, parallel=parallel) == bitmaps
-    assert account.left == 0
+    assert dv.load_many(store, vectors, parallel=parallel) == bitmaps
 
 
 # Our deletion vectors in real tables: `deltalake` reads what we write, we read the same rows.
