@@ -279,11 +279,23 @@ def test_the_native_format_is_refused_by_name(order: str) -> None:
         dv.load(MemoryStore(), DeletionVector("i", dv.z85_encode(raw), len(raw), 1))
 
 
-def test_positions_out_of_order_are_noticed_inline() -> None:
-    raw = bytearray(dv.serialize(BitMap64([3, 9])))
-    raw[-4:] = raw[-2:] + raw[-4:-2]
-    vector = DeletionVector("i", dv.z85_encode(bytes(raw)), len(raw), 2)
-    with pytest.raises(CorruptDeletionVector):
+@pytest.mark.parametrize(
+    ("positions", "last"),
+    [
+        ([3, 9], (9, 3)),
+        ([3, 9], (3, 3)),
+        ([*range(10), *range(50, 60)], (50, 9, 0, 9)),  # runs: where each begins, its length - 1
+        ([*range(10), *range(50, 60)], (0, 9, 9, 9)),
+        ([*range(10), *range(50, 60)], (0, 9, 65530, 9)),
+    ],
+)
+def test_positions_out_of_order_are_noticed_inline(
+    positions: list[int], last: tuple[int, ...]
+) -> None:
+    raw = bytearray(dv.serialize(BitMap64(positions)))
+    raw[-2 * len(last) :] = struct.pack(f"<{len(last)}H", *last)
+    vector = DeletionVector("i", dv.z85_encode(bytes(raw)), len(raw), len(positions))
+    with pytest.raises(CorruptDeletionVector, match="after"):
         dv.load(MemoryStore(), vector)
 
 
@@ -312,6 +324,8 @@ def test_a_descriptor_cannot_make_us_read_or_keep_much() -> None:
     with pytest.raises(CorruptDeletionVector, match="count") as caught:
         dv.load(store, DeletionVector("i", dv.z85_encode(raw), len(raw), 5))
     assert caught.value.found == str(2**32)
+    # Nor are they looked at one by one.
+    assert len(dv.load(store, DeletionVector("i", dv.z85_encode(raw), len(raw), 2**32))) == 2**32
 
 
 def test_Z20_a_lost_answer_to_the_file_is_resolved() -> None:

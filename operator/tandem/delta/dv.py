@@ -17,8 +17,9 @@ import struct
 import uuid
 import zlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
+from operator import add
 from typing import NoReturn
 
 from pyroaring import BitMap64
@@ -74,7 +75,8 @@ def deserialize(
 
     The headers are verified first: the library ignores bytes after the end, and trusts any
     header. A set whose headers do not add up to `cardinality` is not built. `ordered` also checks
-    the values themselves, for vectors without a checksum.
+    the values themselves, for vectors without a checksum; by container, since a few bytes of runs
+    can stand for billions of positions.
     """
     if len(data) < 12:
         raise ValueError(f"{len(data)} bytes are too few")
@@ -83,21 +85,13 @@ def deserialize(
         raise ValueError(f"magic number {NATIVE_MAGIC}: the native format, not the portable one")
     if magic != MAGIC:
         raise ValueError(f"magic number {magic} instead of {MAGIC}")
-    counted = _walk(data)
+    counted = _walk(data, ordered=ordered)
     if cardinality is not None and counted != cardinality:
         return BitMap64(), counted
-    bitmap = BitMap64.deserialize(data[4:])
-    if ordered:
-        last = -1
-        # One by one: a few bytes of runs can stand for billions of positions.
-        for position in bitmap:
-            if position <= last:
-                raise ValueError(f"position {position} after {last}")
-            last = position
-    return bitmap, counted
+    return BitMap64.deserialize(data[4:]), counted
 
 
-def _walk(data: bytes) -> int:
+def _walk(data: bytes, *, ordered: bool) -> int:
     """Check that headers and lengths of a serialised bitmap fit `data`; returns the sum of the
     cardinalities in the headers. RoaringFormatSpec, "General layout" and "64-bit"."""
     try:
@@ -110,7 +104,7 @@ def _walk(data: bytes) -> int:
             if not last_key < key < 2**31:
                 raise ValueError(f"bucket {key} after {last_key}")
             last_key = key
-            at, cardinality = _walk_bucket(data, at + 4)
+            at, cardinality = _walk_bucket(data, at + 4, ordered=ordered)
             counted += cardinality
     except (struct.error, IndexError) as error:
         raise ValueError("cut off") from error
@@ -119,7 +113,7 @@ def _walk(data: bytes) -> int:
     return counted
 
 
-def _walk_bucket(data: bytes, at: int) -> tuple[int, int]:
+def _walk_bucket(data: bytes, at: int, *, ordered: bool) -> tuple[int, int]:
     (cookie,) = struct.unpack_from("<I", data, at)
     at += 4
     runs = b""
@@ -146,10 +140,27 @@ def _walk_bucket(data: bytes, at: int) -> tuple[int, int]:
         counted += cardinality
         if runs and runs[index // 8] >> (index % 8) & 1:
             (count,) = struct.unpack_from("<H", data, at)
+            if ordered:
+                numbers = struct.unpack_from(f"<{2 * count}H", data, at + 2)
+                _require_order(numbers[::2], map(add, numbers[::2], numbers[1::2]))
             at += 2 + 4 * count
+        elif cardinality <= 4096:
+            if ordered:
+                numbers = struct.unpack_from(f"<{cardinality}H", data, at)
+                _require_order(numbers, numbers)
+            at += 2 * cardinality
         else:
-            at += 2 * cardinality if cardinality <= 4096 else 8192
+            at += 8192  # a bit for each position: they have no order
     return at, counted
+
+
+def _require_order(starts: Iterable[int], ends: Iterable[int]) -> None:
+    """That each run of a container begins after the one before, and ends within the container."""
+    last = -1
+    for start, end in zip(starts, ends, strict=True):
+        if not last < start <= end < 1 << 16:
+            raise ValueError(f"positions {start} to {end} after {last}")
+        last = end
 
 
 def z85_encode(data: bytes) -> str:
