@@ -65,7 +65,7 @@ class OperatorSettings:
             Spark; 0 for none.
         deadline_s: `activeDeadlineSeconds` of operations that name none; 0 for no deadline.
         store_timeout_s: how long a request of a store may take, retries and all.
-        table_memory: bytes of memory that reading a table may take; None for any number.
+        table_memory: bytes of memory that a child process may take; None for any number.
         table_poll_s: how often a table's log is checked for commits of other writers.
         poll_ms: how often a job's result and progress are looked for in the store; its
             SparkApplication is watched.
