@@ -286,8 +286,7 @@ class StorageFull(StorageError):
 
 
 class TooLarge(TandemError):
-    """A table, or an object of it, would take more memory than one may take. Found out before it is
-    decoded."""
+    """Reading a table takes more memory than a process may take."""
 
     reason = Reason.TOO_LARGE
 

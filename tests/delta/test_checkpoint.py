@@ -14,7 +14,7 @@ import pytest
 from support.lake import delta_log as dl
 from support.lake.memory_store import Call, MemoryStore
 from support.parquet.pages import flip, page_of
-from tandem.delta.budget import TableBudget
+from tandem.delta.datafiles.times import ExactParquetFile
 from tandem.delta.log import checkpoint as parquet_file
 from tandem.delta.log.checkpoint_write import unsupported_reason, write_checkpoint
 from tandem.delta.log.delta_log import DeltaLog
@@ -150,6 +150,30 @@ def test_a_truncated_checkpoint_is_passed_over(keep: float) -> None:
     error = caught.value
     assert error.resource == f"{PREFIX}.parquet"
     assert all((error.found, error.expected, error.remedy))
+
+
+@pytest.mark.parametrize("length", [2**31 - 1, 10**6])
+def test_a_footer_that_lies_about_its_length_is_refused(length: int) -> None:
+    store, whole = _table(), dl.checkpoint_bytes(_state())
+    store.put(f"{PREFIX}.parquet", whole[:-8] + length.to_bytes(4, "little") + whole[-4:])
+    with pytest.raises(CorruptLog, match="the checkpoint cannot be read"):
+        _read(_cut(store))
+
+
+@pytest.mark.parametrize("call", ["__init__", "iter_batches"])
+def test_a_lack_of_memory_is_no_fault_of_a_checkpoint(
+    monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Nothing else is tried in its place, which would take as much."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise pa.ArrowMemoryError("malloc of size 64 failed")
+
+    store = _table()
+    store.put(f"{PREFIX}.parquet", dl.checkpoint_bytes(_state()))
+    monkeypatch.setattr(ExactParquetFile, call, fail)
+    with pytest.raises(MemoryError, match="malloc of size 64 failed"):
+        _read(store)
 
 
 def test_a_page_of_a_checkpoint_that_does_not_match_its_checksum(tmp_path: Path) -> None:
@@ -344,19 +368,20 @@ def test_unknown_writer_features_are_left_alone() -> None:
         ("get", ".checkpoint.parquet"),
     ],
 )
-def test_a_failing_store_fails_no_commit(name: str, path: str) -> None:
+@pytest.mark.parametrize("error", [StorageError("broken"), MemoryError()])
+def test_maintenance_that_fails_fails_no_commit(name: str, path: str, error: Exception) -> None:
     store = dl.memory_log(*_commits(10))
     log = DeltaLog(store, parallel_reads=1)
     snapshot = log.snapshot()
 
     def fail(call: Call) -> None:
         if call.name == name and call.path.endswith(path) and call.when == "before":
-            raise StorageError("broken", resource=call.path)
+            raise error
 
     store.fault = fail
     report = maintain(log, snapshot, now_ms=0)
     store.fault = None
-    assert report.notes != ()
+    assert ("broken" if str(error) else "MemoryError") in report.notes[0]
     assert log.snapshot().num_files == 10
 
 
@@ -443,12 +468,11 @@ def test_parts_that_are_too_many_bytes_together_are_read_in_turns(
     store = _in_parts()
     size = max(len(store.get(_part(number))) for number in range(1, PARTS + 1))
     for most in (0, size, 2 * size):
-        monkeypatch.setattr(parquet_file, "_WITHOUT_A_LIMIT", most)
+        monkeypatch.setattr(parquet_file, "IN_MEMORY", most)
         assert len(_live(store)) == 2 * PARTS
 
 
-@pytest.mark.parametrize("limit", [None, 64 << 20])
-def test_required_texts_of_a_struct_that_is_null_everywhere_are_read(limit: int | None) -> None:
+def test_required_texts_of_a_struct_that_is_null_everywhere_are_read() -> None:
     """Arrow's writer gives them a dictionary without entries."""
     store = _with_sidecars()
     text = pa.field("text", pa.string(), nullable=False)
@@ -458,7 +482,7 @@ def test_required_texts_of_a_struct_that_is_null_everywhere_are_read(limit: int 
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({"add": pa.array(adds, pa.struct(fields))}), sink)
     store.put("_delta_log/_sidecars/a.parquet", sink.getvalue().to_pybytes())
-    found = DeltaLog(store, budget=TableBudget(limit)).snapshot().files
+    found = DeltaLog(store).snapshot().files
     assert sorted(found["path"].to_pylist()) == ["a", "b", "c", "d"]
     assert found["deletion_vector"].null_count == len(found)
 

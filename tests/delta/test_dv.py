@@ -25,7 +25,6 @@ from support.lake.vectors import encode_inline
 from support.some import few
 from tandem.delta import dv
 from tandem.delta.actions import DeletionVector
-from tandem.delta.budget import VECTOR_FACTOR, TableBudget
 from tandem.errors import (
     CorruptDeletionVector,
     DataFileMissing,
@@ -280,11 +279,23 @@ def test_the_native_format_is_refused_by_name(order: str) -> None:
         dv.load(MemoryStore(), DeletionVector("i", dv.z85_encode(raw), len(raw), 1))
 
 
-def test_positions_out_of_order_are_noticed_inline() -> None:
-    raw = bytearray(dv.serialize(BitMap64([3, 9])))
-    raw[-4:] = raw[-2:] + raw[-4:-2]
-    vector = DeletionVector("i", dv.z85_encode(bytes(raw)), len(raw), 2)
-    with pytest.raises(CorruptDeletionVector):
+@pytest.mark.parametrize(
+    ("positions", "last"),
+    [
+        ([3, 9], (9, 3)),
+        ([3, 9], (3, 3)),
+        ([*range(10), *range(50, 60)], (50, 9, 0, 9)),  # runs: where each begins, its length - 1
+        ([*range(10), *range(50, 60)], (0, 9, 9, 9)),
+        ([*range(10), *range(50, 60)], (0, 9, 65530, 9)),
+    ],
+)
+def test_positions_out_of_order_are_noticed_inline(
+    positions: list[int], last: tuple[int, ...]
+) -> None:
+    raw = bytearray(dv.serialize(BitMap64(positions)))
+    raw[-2 * len(last) :] = struct.pack(f"<{len(last)}H", *last)
+    vector = DeletionVector("i", dv.z85_encode(bytes(raw)), len(raw), len(positions))
+    with pytest.raises(CorruptDeletionVector, match="after"):
         dv.load(MemoryStore(), vector)
 
 
@@ -313,6 +324,8 @@ def test_a_descriptor_cannot_make_us_read_or_keep_much() -> None:
     with pytest.raises(CorruptDeletionVector, match="count") as caught:
         dv.load(store, DeletionVector("i", dv.z85_encode(raw), len(raw), 5))
     assert caught.value.found == str(2**32)
+    # Nor are they looked at one by one.
+    assert len(dv.load(store, DeletionVector("i", dv.z85_encode(raw), len(raw), 2**32))) == 2**32
 
 
 def test_Z20_a_lost_answer_to_the_file_is_resolved() -> None:
@@ -355,26 +368,20 @@ def test_vectors_close_together_are_one_request() -> None:
 
 
 @pytest.mark.parametrize("parallel", [1, 16])
-def test_vectors_that_were_not_read_take_nothing_of_a_budget(parallel: int) -> None:
-    """A round is repeated while the store does not answer, with the same account."""
+def test_vectors_are_read_again_after_an_error(parallel: int) -> None:
     store = MemoryStore()
     bitmaps = [BitMap64(range(number, 1_000, 3)) for number in range(4)]
     vectors = [dv.write_file(store, FOLDER, [bitmap])[0] for bitmap in bitmaps]
-    needed = VECTOR_FACTOR * sum(vector.size for vector in vectors)
-    account = TableBudget(needed).account("table")
 
     def fail(call: Call) -> None:
         if call.path == dv.file_path(vectors[2]):
             raise StorageError("the store does not answer", resource=call.path)
 
     store.fault = fail
-    for _ in range(3):
-        with pytest.raises(StorageError, match="does not answer"):
-            dv.load_many(store, vectors, account, parallel=parallel)
-    assert account.left == needed
+    with pytest.raises(StorageError, match="does not answer"):
+        dv.load_many(store, vectors, parallel=parallel)
     store.fault = None
-    assert dv.load_many(store, vectors, account, parallel=parallel) == bitmaps
-    assert account.left == 0
+    assert dv.load_many(store, vectors, parallel=parallel) == bitmaps
 
 
 # Our deletion vectors in real tables: `deltalake` reads what we write, we read the same rows.

@@ -7,7 +7,6 @@ Implements the Delta protocol. Does not depend on Tandem's operations, locks or 
     actions         the actions of a commit as values
     schema          a table's schema as a typed tree
     protocol        what the protocol's features allow
-    budget          what reading a table may take in memory
     properties      table properties that ask for maintenance
     scan            the rows of a table at a version, as Arrow
     stats           statistics of files, read in columns

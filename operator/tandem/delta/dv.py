@@ -17,21 +17,20 @@ import struct
 import uuid
 import zlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
+from operator import add
 from typing import NoReturn
 
 from pyroaring import BitMap64
 
 from tandem.delta.actions import DeletionVector
-from tandem.delta.budget import VECTOR_FACTOR, Account
 from tandem.delta.datafiles.file_errors import missing
 from tandem.errors import (
     AlreadyExists,
     CorruptDeletionVector,
     ObjectNotFound,
     OutcomeUnknown,
-    TandemError,
 )
 from tandem.storage.paths import object_path
 from tandem.storage.store import Store, side_by_side
@@ -76,7 +75,8 @@ def deserialize(
 
     The headers are verified first: the library ignores bytes after the end, and trusts any
     header. A set whose headers do not add up to `cardinality` is not built. `ordered` also checks
-    the values themselves, for vectors without a checksum.
+    the values themselves, for vectors without a checksum; by container, since a few bytes of runs
+    can stand for billions of positions.
     """
     if len(data) < 12:
         raise ValueError(f"{len(data)} bytes are too few")
@@ -85,21 +85,13 @@ def deserialize(
         raise ValueError(f"magic number {NATIVE_MAGIC}: the native format, not the portable one")
     if magic != MAGIC:
         raise ValueError(f"magic number {magic} instead of {MAGIC}")
-    counted = _walk(data)
+    counted = _walk(data, ordered=ordered)
     if cardinality is not None and counted != cardinality:
         return BitMap64(), counted
-    bitmap = BitMap64.deserialize(data[4:])
-    if ordered:
-        last = -1
-        # One by one: a few bytes of runs can stand for billions of positions.
-        for position in bitmap:
-            if position <= last:
-                raise ValueError(f"position {position} after {last}")
-            last = position
-    return bitmap, counted
+    return BitMap64.deserialize(data[4:]), counted
 
 
-def _walk(data: bytes) -> int:
+def _walk(data: bytes, *, ordered: bool) -> int:
     """Check that headers and lengths of a serialised bitmap fit `data`; returns the sum of the
     cardinalities in the headers. RoaringFormatSpec, "General layout" and "64-bit"."""
     try:
@@ -112,7 +104,7 @@ def _walk(data: bytes) -> int:
             if not last_key < key < 2**31:
                 raise ValueError(f"bucket {key} after {last_key}")
             last_key = key
-            at, cardinality = _walk_bucket(data, at + 4)
+            at, cardinality = _walk_bucket(data, at + 4, ordered=ordered)
             counted += cardinality
     except (struct.error, IndexError) as error:
         raise ValueError("cut off") from error
@@ -121,7 +113,7 @@ def _walk(data: bytes) -> int:
     return counted
 
 
-def _walk_bucket(data: bytes, at: int) -> tuple[int, int]:
+def _walk_bucket(data: bytes, at: int, *, ordered: bool) -> tuple[int, int]:
     (cookie,) = struct.unpack_from("<I", data, at)
     at += 4
     runs = b""
@@ -148,10 +140,27 @@ def _walk_bucket(data: bytes, at: int) -> tuple[int, int]:
         counted += cardinality
         if runs and runs[index // 8] >> (index % 8) & 1:
             (count,) = struct.unpack_from("<H", data, at)
+            if ordered:
+                numbers = struct.unpack_from(f"<{2 * count}H", data, at + 2)
+                _require_order(numbers[::2], map(add, numbers[::2], numbers[1::2]))
             at += 2 + 4 * count
+        elif cardinality <= 4096:
+            if ordered:
+                numbers = struct.unpack_from(f"<{cardinality}H", data, at)
+                _require_order(numbers, numbers)
+            at += 2 * cardinality
         else:
-            at += 2 * cardinality if cardinality <= 4096 else 8192
+            at += 8192  # a bit for each position: they have no order
     return at, counted
+
+
+def _require_order(starts: Iterable[int], ends: Iterable[int]) -> None:
+    """That each run of a container begins after the one before, and ends within the container."""
+    last = -1
+    for start, end in zip(starts, ends, strict=True):
+        if not last < start <= end < 1 << 16:
+            raise ValueError(f"positions {start} to {end} after {last}")
+        last = end
 
 
 def z85_encode(data: bytes) -> str:
@@ -199,30 +208,18 @@ def load(store: Store, vector: DeletionVector) -> BitMap64:
 
 
 def load_many(
-    store: Store,
-    vectors: Sequence[DeletionVector],
-    account: Account | None = None,
-    *,
-    parallel: int = 1,
+    store: Store, vectors: Sequence[DeletionVector], *, parallel: int = 1
 ) -> list[BitMap64]:
     """Like `load`, in the order of `vectors`; those that share a file are read together.
 
     Args:
-        account: what they take in memory is looked at before they are read.
         parallel: so many requests are made at once.
-    Raises: TooLarge, and as `load`.
+    Raises: as `load`.
     """
     found: list[BitMap64 | None] = [None] * len(vectors)
     by_file: dict[str, list[int]] = defaultdict(list)
-    spent = 0
     for index, vector in enumerate(vectors):
         _check_size(vector)
-        if account is not None:
-            what = f"{len(vectors):,} deletion vectors, up to {vector.unique_id[:80]}"
-            # All positions of an inline one are looked at: a few bytes can stand for billions.
-            positions = 8 * vector.cardinality if vector.storage == "i" else 0
-            account.spend(VECTOR_FACTOR * vector.size + positions, what)
-            spent += VECTOR_FACTOR * vector.size + positions
         if vector.storage == "i":
             found[index] = _load_inline(vector)
         else:
@@ -234,13 +231,7 @@ def load_many(
         order += indexes
         for group in _groups([vectors[index] for index in indexes]):
             reads.append(partial(_load_group, store, path, group))
-    try:
-        loaded = side_by_side(reads, parallel)
-    except TandemError:
-        if account is not None:
-            account.give_back(spent)  # another attempt holds none of them
-        raise
-    bitmaps = (bitmap for group in loaded for bitmap in group)
+    bitmaps = (bitmap for group in side_by_side(reads, parallel) for bitmap in group)
     for index, bitmap in zip(order, bitmaps, strict=True):
         found[index] = bitmap
     return [bitmap for bitmap in found if bitmap is not None]

@@ -10,29 +10,9 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO, cast
 
-from tandem.errors import TooLarge
-
 # A request for less than this is extended to it: footers and page headers are read in many small
 # pieces, and each piece would otherwise cost a round trip.
 READ_AHEAD = 256 * 1024
-
-
-def require_size(size: int, most: int | None, resource: str, found: str = "") -> None:
-    """That `size` bytes may be read at once: not more than `most`, or any number for None.
-
-    Args:
-        found: what there is, for the message; by default the bytes.
-    Raises: TooLarge.
-    """
-    if most is not None and size > most:
-        raise TooLarge(
-            "there is more to read at once than one table may take in memory",
-            resource=resource,
-            found=found or f"{size:,} bytes",
-            expected=f"at most {most:,} bytes (--table-memory)",
-            remedy="Find what wrote it. If the table is meant to be so large, ask the operator's "
-            "administrator for a larger --table-memory (the chart's settings.tableMemory)",
-        )
 
 
 class PublishingWriter(io.RawIOBase):

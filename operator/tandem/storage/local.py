@@ -31,7 +31,7 @@ from tandem.errors import (
     StorageFull,
     StoreUnsuitable,
 )
-from tandem.storage.files import PublishingWriter, require_size
+from tandem.storage.files import PublishingWriter
 from tandem.storage.paths import check_folder, check_relative, split_location
 from tandem.storage.store import ObjectInfo
 
@@ -45,19 +45,14 @@ _LEADS_NOWHERE = _ABSENT | {errno.ELOOP}
 """Of an entry that was removed since its folder was read, or of a link to nothing, or to itself."""
 _NO_COPY = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF})
 """Files between which the kernel does not copy, such as of two file systems."""
-_ENTRY_BYTES = 512
-"""Of memory of an entry of a folder that is listed."""
-_COUNTED = 1_000
-"""After so many entries their number is looked at."""
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
 
 
 class LocalStore:
     """Relative paths only; `tandem.storage.store.Store` describes the guarantees of each call."""
 
-    def __init__(self, location: str, *, most_bytes: int | None = None) -> None:
+    def __init__(self, location: str) -> None:
         self._location = location
-        self._most_bytes = most_bytes
         self._root = split_location(location)[2] or "/"
         self._base = self._root.rstrip("/")
 
@@ -71,10 +66,7 @@ class LocalStore:
             _check_regular(full)
             fd = os.open(full, os.O_RDONLY | os.O_CLOEXEC)  # a Python file takes twice the calls
             try:
-                size = os.fstat(fd).st_size
-                require_size(size, self._most_bytes, f"{self._location}/{path}")
-                # One that grows meanwhile is no longer what was looked at.
-                return _read(fd, size)
+                return _read(fd, os.fstat(fd).st_size)
             finally:
                 os.close(fd)
         except OSError as error:
@@ -87,9 +79,7 @@ class LocalStore:
             with open(full, "rb") as file:
                 # A length beyond the file (from a corrupt descriptor) must not be allocated.
                 left = os.fstat(file.fileno()).st_size - start
-                size = max(0, min(length, left))
-                require_size(size, self._most_bytes, f"{self._location}/{path}")
-                return os.pread(file.fileno(), size, start)
+                return os.pread(file.fileno(), max(0, min(length, left)), start)
         except OSError as error:
             raise self._translate(error, path) from error
 
@@ -116,7 +106,7 @@ class LocalStore:
                 # its slash.
                 entries = sorted(
                     (entry.name + ("/" if entry.is_dir(follow_symlinks=False) else ""), entry)
-                    for entry in self._counted(found, base)
+                    for entry in found
                     if _may_follow(base + entry.name, start_after)
                 )
         except (FileNotFoundError, NotADirectoryError):
@@ -141,16 +131,6 @@ class LocalStore:
                 raise self._translate(error, path) from error
             if stat.S_ISREG(meta.st_mode):
                 yield ObjectInfo(path, meta.st_size, meta.st_mtime_ns // 1_000_000)
-
-    def _counted(
-        self, entries: Iterable[os.DirEntry[str]], base: str
-    ) -> Iterator[os.DirEntry[str]]:
-        """The entries, not more than may be held at once."""
-        for count, entry in enumerate(entries, start=1):
-            if count % _COUNTED == 0:
-                what = f"{self._location}/{base}"
-                require_size(count * _ENTRY_BYTES, self._most_bytes, what, f"{count:,} objects")
-            yield entry
 
     def put(self, path: str, data: bytes) -> None:
         with LocalWriter(self, path) as writer:

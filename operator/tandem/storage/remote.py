@@ -26,7 +26,7 @@ from obstore.exceptions import BaseError, PreconditionError
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from tandem.errors import InvalidSpec, StorageError
-from tandem.storage.files import PIECE, PublishingWriter, RangeReader, require_size
+from tandem.storage.files import PIECE, PublishingWriter, RangeReader
 from tandem.storage.options import StoreSettings
 from tandem.storage.paths import check_folder, check_relative, split_location
 from tandem.storage.store import ObjectInfo
@@ -60,15 +60,9 @@ class RemoteStore:
     """Relative paths only; `tandem.storage.store.Store` describes the guarantees of each call."""
 
     def __init__(
-        self,
-        location: str,
-        settings: StoreSettings,
-        *,
-        ceiling_s: float | None = None,
-        most_bytes: int | None = None,
+        self, location: str, settings: StoreSettings, *, ceiling_s: float | None = None
     ) -> None:
         self._location = location
-        self._most_bytes = most_bytes
         self._settings = settings
         path = split_location(location)[2].strip("/")
         self._prefix = f"{path}/" if path else ""
@@ -94,10 +88,7 @@ class RemoteStore:
     def get(self, path: str) -> bytes:
         key = self._key(path)
         try:
-            found = obstore.get(self._client, key)
-            # The body has not been read yet.
-            require_size(found.meta["size"], self._most_bytes, f"{self._location}/{path}")
-            return found.bytes().to_bytes()
+            return obstore.get(self._client, key).bytes().to_bytes()
         except CLIENT_ERRORS as error:
             raise self._translate(error, path) from error
 
@@ -106,9 +97,6 @@ class RemoteStore:
         if length <= 0:
             self.head(path)
             return b""
-        if self._most_bytes is not None and length > self._most_bytes:
-            length = min(length, max(self.head(path).size - start, 1))
-            require_size(length, self._most_bytes, f"{self._location}/{path}")
         return self._fetch(key, start, length)
 
     def _fetch(self, key: str, start: int, length: int) -> bytes:

@@ -87,7 +87,6 @@ def open_store(
     allowed_prefixes: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
     ceiling_s: float | None = None,
-    most_bytes: int | None = None,
 ) -> Store:
     """The store of the table at `location`. Nothing is read or written yet.
 
@@ -100,8 +99,6 @@ def open_store(
             a Spark worker takes them from its own environment.
         ceiling_s: how long a request may take as a whole, in seconds; None for as long as
             `timeout` and the retries take. Not pickled either.
-        most_bytes: of an object that is read as a whole, or of a part of one that is read at once;
-            more is `TooLarge`. None for any number. Not pickled either.
 
     The result is thread-safe and picklable. Do not fork after using a remote one: its client
     runs threads.
@@ -109,9 +106,7 @@ def open_store(
     Raises:
         InvalidSpec: a location or an option is invalid, or holds a secret.
     """
-    return RootedStore(
-        location, options or {}, tuple(allowed_prefixes), environ, ceiling_s, most_bytes
-    )
+    return RootedStore(location, options or {}, tuple(allowed_prefixes), environ, ceiling_s)
 
 
 class RootedStore:
@@ -124,7 +119,6 @@ class RootedStore:
         allowed_prefixes: tuple[str, ...],
         environ: Mapping[str, str] | None,
         ceiling_s: float | None = None,
-        most_bytes: int | None = None,
     ) -> None:
         self._location = canonical_location(location)
         self._options = dict(options)
@@ -133,7 +127,6 @@ class RootedStore:
         )
         self._environ = environ
         self._ceiling_s = ceiling_s
-        self._most_bytes = most_bytes
         self._lock = threading.Lock()
         self._stores: dict[str, Store] = {}
         self._store(self._location)  # raises the error of invalid options early
@@ -171,14 +164,13 @@ class RootedStore:
                 # Options apply to the table's own kind of store; a prefix elsewhere has none.
                 options, ceiling_s = self._options if scheme == own else {}, self._ceiling_s
                 chosen = settings(scheme, options, self._environ, ceiling_s=ceiling_s)
-                most_bytes = self._most_bytes
                 if scheme == "file":
-                    store = LocalStore(root, most_bytes=most_bytes)
+                    store = LocalStore(root)
                 else:
                     # Its client takes a while to import.
                     from tandem.storage.remote import RemoteStore
 
-                    store = RemoteStore(root, chosen, ceiling_s=ceiling_s, most_bytes=most_bytes)
+                    store = RemoteStore(root, chosen, ceiling_s=ceiling_s)
                 self._stores[root] = store
             return store
 

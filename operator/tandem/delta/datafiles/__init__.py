@@ -11,7 +11,7 @@ Depends on a file and a schema only: not on the log or on deletion vectors.
     rowgroups        package: row groups that are copied as bytes, and edits of files
     footer           what a Parquet footer says
     footer_edit      a footer amended, or with row groups at other places
-    pages            headers of pages, their checksums, and how much they hold
+    pages            headers of pages, and their checksums
     thrift           Thrift's compact protocol
     stats            Delta statistics from a footer, and bounds of floats that are safe for data
                      skipping in every reader

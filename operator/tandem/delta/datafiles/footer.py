@@ -1,4 +1,4 @@
-"""What a Parquet footer says: to copy row groups, and to weigh pages before they are decoded."""
+"""What a Parquet footer says, as far as copying row groups needs it."""
 
 from __future__ import annotations
 

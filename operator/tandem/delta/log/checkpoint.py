@@ -1,5 +1,5 @@
 """Reading the checkpoints of a log (protocol, "Checkpoints"): classic, multi-part and V2 with
-sidecars. The size of a part in memory is known before it is read.
+sidecars.
 """
 
 from __future__ import annotations
@@ -10,23 +10,14 @@ from collections.abc import Iterator, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, BinaryIO, cast
+from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tandem.delta.actions import Action, AddFile, RemoveFile
-from tandem.delta.budget import (
-    ACTION_BYTES,
-    FILE_BYTES,
-    TEXT_FACTOR,
-    VALUE_BYTES,
-    Account,
-    TableBudget,
-)
 from tandem.delta.calendar import python_values
-from tandem.delta.datafiles.pages import PagesOfColumn, footer_of, pages_of
 from tandem.delta.datafiles.times import ExactParquetFile
 from tandem.delta.log import codec, files, names
 from tandem.delta.log.listing import Checkpoint
@@ -36,41 +27,18 @@ from tandem.errors import CorruptLog, ObjectNotFound
 from tandem.json_types import Json
 from tandem.storage.store import Store, side_by_side
 
-# A Parquet file of a checkpoint, whose size in memory is known before it is decoded.
-#
-# A few bytes can stand for many: pages are compressed, and values of a dictionary are counted, not
-# repeated. With a limit, texts stay in their dictionaries until their sizes were added up.
-
-
 BATCH_ROWS = 65_536
-_FEW_ROWS = 64
 IN_MEMORY = 64 << 20
-"""Files of so many bytes are read at once: one request, and what was looked at is what is read."""
-_WITHOUT_A_LIMIT = 16 << 20
-"""The same without a limit, where only the columns that are needed are read of larger files."""
-_ENTRY_BYTES = 16
-"""Of an entry of a list or map in Arrow, beside its text."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Values of a top-level column without nulls: `texts` bytes in their texts, `entries` leaves
-    in all. The latter two are 0 without a limit."""
-
-    values: pa.StructArray
-    texts: int = 0
-    entries: int = 0
+"""Bytes of files that are read whole and held together, with one request each. Of a larger file
+only the columns that are needed are read."""
 
 
 class CheckpointFile:
-    """An open Parquet file whose every failure becomes `CorruptLog`, or `TooLarge`. Use as a
-    context manager. `content`: all of its bytes, if they were read already."""
+    """An open Parquet file whose every failure becomes `CorruptLog`, but for `MemoryError`. Use as
+    a context manager. `content`: all of its bytes, if they were read already."""
 
-    def __init__(
-        self, store: Store, path: str, account: Account, content: bytes | None = None
-    ) -> None:
+    def __init__(self, store: Store, path: str, content: bytes | None = None) -> None:
         self.path = path
-        self.account = account
         try:
             self._source: Any = (
                 store.open_input(path) if content is None else pa.BufferReader(content)
@@ -80,16 +48,15 @@ class CheckpointFile:
 
     def __enter__(self) -> CheckpointFile:
         with ExitStack() as unless_opened:
-            unless_opened.callback(lambda: self._source.close())  # it may be another one by then
+            unless_opened.callback(self._source.close)
             try:
-                if self.account.limited:
-                    self._read_sizes()
                 # Times in `stats_parsed` are INT96 where Spark wrote them.
                 self._file = ExactParquetFile(self._source, resource=self.path)
                 self.schema: pa.Schema = self._file.schema
                 columns = self._file.metadata.schema
                 leaves = [columns.column(index) for index in range(len(columns))]
-                self._leaves = [leaf.path for leaf in leaves]
+            except MemoryError:
+                raise
             except (pa.ArrowException, OSError, ValueError) as error:
                 raise unreadable(self.path, error) from error
             unless_opened.pop_all()
@@ -100,84 +67,25 @@ class CheckpointFile:
     def __exit__(self, *_: object) -> None:
         self._source.close()
 
-    def _read_sizes(self) -> None:
-        """The footer, and the whole file if it is not large."""
-        size = self._source.seek(0, 2)
-        if size <= min(IN_MEMORY, self.account.left // 4):
-            self._source.seek(0)
-            whole = self._source.read(size)
-            self._source.close()
-            self._source = pa.BufferReader(whole)
-        self._footer = footer_of(cast(BinaryIO, self._source), self.account)
-
-    def filled(self, path: str) -> int:
-        """How many values a column has by the statistics in the footer, without nulls; 0 if they
-        do not say, or without a limit."""
-        if not self.account.limited:
-            return 0
-        if path not in self._leaves:
-            return 0
-        place = self._leaves.index(path)
-        chunks = [group.chunks[place] for group in self._footer.groups if group.chunks[place:]]
-        return sum(c.values - c.nulls for c in chunks if c.nulls is not None)
-
-    def column(self, name: str, leaves: Sequence[str] | None = None) -> Iterator[Rows]:
-        """The non-null values of one top-level struct column, a batch at a time. The caller adds
-        them to the account. Raises: CorruptLog, TooLarge."""
+    def column(self, name: str, leaves: Sequence[str] | None = None) -> Iterator[pa.StructArray]:
+        """The non-null values of one top-level struct column, a batch at a time. Raises:
+        CorruptLog, MemoryError."""
         if name not in self.schema.names:
             return
         wanted = [name] if leaves is None else [f"{name}.{leaf}" for leaf in leaves]
         try:
-            if self.account.limited:
-                yield from self._measured(wanted)
-                return
             for batch in self._file.iter_batches(batch_size=BATCH_ROWS, columns=wanted):
                 values = _present(batch)
                 if len(values):
-                    yield Rows(values)
+                    yield values
+        except MemoryError:
+            raise  # pyarrow's is an ArrowException, too
         except (pa.ArrowException, OSError, ValueError) as error:
             raise unreadable(self.path, error) from error
 
-    def _measured(self, wanted: Sequence[str]) -> Iterator[Rows]:
-        def is_wanted(path: str) -> bool:
-            return any(path == each or path.startswith(f"{each}.") for each in wanted)
-
-        source = cast(BinaryIO, self._source)
-        groups = pages_of(source, self._footer, self._leaves, is_wanted)
-        pages = [column for group in groups for column in group]
-        raw = sum(column.raw for column in pages)
-        self.account.require(
-            raw, f"{self.path}: {raw:,} bytes of {wanted[0].partition('.')[0]} without compression"
-        )
-        texts = sorted({column.path for column in pages if column.has_dictionary})
-        if texts:
-            self._file.read_dictionary(texts)
-        for number, group in enumerate(groups):
-            rows = self._footer.groups[number].rows
-            entries = sum(max(column.values - rows, 0) for column in group)
-            self.account.require(
-                _ENTRY_BYTES * entries, f"{self.path}: {entries:,} entries of lists and maps"
-            )
-            # Within a row group: dictionaries of several cannot be in one batch.
-            for batch in self._file.iter_batches(
-                batch_size=self._batch_rows(group), columns=list(wanted), row_groups=[number]
-            ):
-                values = _decodable(_present(batch))
-                if len(values):
-                    size, leaves = measure(values)
-                    self.account.require(size, f"{self.path}: {size:,} bytes of texts")
-                    yield Rows(values.cast(_plain_type(values.type)), size, leaves)
-
-    def _batch_rows(self, group: Sequence[PagesOfColumn]) -> int:
-        """So few that not even texts which repeat all of one another's bytes are too much."""
-        longest = sum(column.largest for column in group if column.shares_prefixes)
-        if not longest:
-            return BATCH_ROWS
-        return max(_FEW_ROWS, min(BATCH_ROWS, self.account.left // 4 // longest))
-
 
 def opened(
-    store: Store, paths: Sequence[tuple[str, int | None]], account: Account, parallel: int
+    store: Store, paths: Sequence[tuple[str, int | None]], parallel: int
 ) -> Iterator[CheckpointFile]:
     """Files in their order, each to be entered and left before the next. Small ones are read as a
     whole, with one request each, as many together as may be held at once.
@@ -189,20 +97,19 @@ def opened(
     """
     left = list(paths)
     while left:
-        most = min(IN_MEMORY if account.limited else _WITHOUT_A_LIMIT, account.left // 4)
         together: list[tuple[str, int]] = []
         for path, size in left:
-            if size is None or sum(known for _, known in together) + size > most:
+            if size is None or sum(known for _, known in together) + size > IN_MEMORY:
                 break
             together.append((path, size))
         if not together:
-            yield CheckpointFile(store, left.pop(0)[0], account)
+            yield CheckpointFile(store, left.pop(0)[0])
             continue
         del left[: len(together)]
         reads = [partial(_content, store, path, size) for path, size in together]
         contents = side_by_side(reads, parallel)[::-1]
         for path, _ in together:
-            yield CheckpointFile(store, path, account, contents.pop())
+            yield CheckpointFile(store, path, contents.pop())
 
 
 def _content(store: Store, path: str, size: int) -> bytes | None:
@@ -212,60 +119,6 @@ def _content(store: Store, path: str, size: int) -> bytes | None:
     except ObjectNotFound as error:
         raise _absent(path) from error
     return found if len(found) == size else None
-
-
-def measure(values: Any) -> tuple[int, int]:
-    """(bytes of all texts once they are not in dictionaries, number of leaves)."""
-    type_ = values.type
-    if pa.types.is_dictionary(type_):
-        sizes = pc.binary_length(values.dictionary).cast(pa.int64())
-        return pc.sum(pc.take(sizes, values.indices)).as_py() or 0, len(values)
-    if pa.types.is_struct(type_):
-        parts = [measure(values.field(index)) for index in range(type_.num_fields)]
-    elif pa.types.is_map(type_):
-        parts = [measure(_shown(values, values.keys)), measure(_shown(values, values.items))]
-    elif pa.types.is_list(type_) or pa.types.is_large_list(type_):
-        parts = [measure(_shown(values, values.values))]
-    else:
-        return values.nbytes, len(values)
-    return sum(size for size, _ in parts), sum(leaves for _, leaves in parts)
-
-
-def _shown(lists: Any, entries: Any) -> Any:
-    """The entries of a slice of lists."""
-    if not len(lists):
-        return entries.slice(0, 0)
-    first, last = lists.offsets[0].as_py(), lists.offsets[len(lists)].as_py()
-    return entries.slice(first, last - first)
-
-
-def _plain_type(type_: pa.DataType) -> pa.DataType:
-    """The type without dictionaries."""
-    if pa.types.is_dictionary(type_):
-        return type_.value_type
-    if pa.types.is_struct(type_):
-        return pa.struct([field.with_type(_plain_type(field.type)) for field in type_])
-    if pa.types.is_map(type_):
-        key, item = type_.key_field, type_.item_field
-        return pa.map_(key.with_type(_plain_type(key.type)), item.with_type(_plain_type(item.type)))
-    if pa.types.is_list(type_):
-        return pa.list_(type_.value_field.with_type(_plain_type(type_.value_type)))
-    return type_
-
-
-def _decodable(values: Any) -> Any:
-    """The values without indices into an empty dictionary: a required text of a struct that is null
-    in all rows has them, since only the struct knows of its nulls."""
-    type_ = values.type
-    if pa.types.is_dictionary(type_) and not len(values.dictionary):
-        return pa.nulls(len(values), type_)
-    if not pa.types.is_struct(type_):
-        return values
-    children = [values.field(index) for index in range(type_.num_fields)]
-    found = [_decodable(child) for child in children]
-    if all(new is old for new, old in zip(found, children, strict=True)):
-        return values
-    return pa.StructArray.from_arrays(found, fields=list(type_), mask=values.is_null())
 
 
 def _present(batch: pa.RecordBatch) -> Any:
@@ -330,32 +183,28 @@ class CheckpointContent:
     state: Replay
 
 
-def read(
-    store: Store, checkpoint: Checkpoint, account: Account | None = None, *, parallel: int = 1
-) -> CheckpointContent:
+def read(store: Store, checkpoint: Checkpoint, *, parallel: int = 1) -> CheckpointContent:
     """The content of a complete checkpoint.
 
     Args:
-        account: what it takes in memory is looked at before it is decoded.
         parallel: so many requests are made at once.
-    Raises: CorruptLog, TooLarge, AccessDenied, StorageError.
+    Raises: CorruptLog, AccessDenied, StorageError, MemoryError.
     """
-    account = account or TableBudget().account(store.location)
     actions: list[Action] = []
     sidecars: list[_Sidecar] = []
     tables: list[pa.Table] = []
     for path in _json_tops(checkpoint):
-        found, inline, beside = _read_json_top(store, path, account)
+        found, inline, beside = _read_json_top(store, path)
         tables.append(files.from_adds(inline))
         actions += found
         sidecars += beside
-    for top in opened(store, _parquet_tops(checkpoint), account, parallel):
+    for top in opened(store, _parquet_tops(checkpoint), parallel):
         with top as file:
             found, beside = _read_small(file)
             tables.extend(_read_adds(file))
         actions += found
         sidecars += beside
-    for sidecar in opened(store, sidecars, account, parallel):
+    for sidecar in opened(store, sidecars, parallel):
         with sidecar as file:
             tables.extend(_read_adds(file))
     state = fold_actions(EMPTY, actions)
@@ -369,17 +218,16 @@ def read(
 
 
 def read_removes(
-    store: Store, checkpoint: Checkpoint, account: Account | None = None, *, parallel: int = 1
+    store: Store, checkpoint: Checkpoint, *, parallel: int = 1
 ) -> Iterator[RemoveFile]:
     """The tombstones of a checkpoint, for writing the next one. Arguments and errors: as of
     `read`."""
-    account = account or TableBudget().account(store.location)
     for path in _json_tops(checkpoint):
-        for item in _json_actions(store, path, account):
+        for item in _json_actions(store, path):
             if isinstance(item, RemoveFile):
                 yield item
-    paths = [*_parquet_tops(checkpoint), *_sidecars(store, checkpoint, account, parallel)]
-    for each in opened(store, paths, account, parallel):
+    paths = [*_parquet_tops(checkpoint), *_sidecars(store, checkpoint, parallel)]
+    for each in opened(store, paths, parallel):
         with each as file:
             for body in _bodies(file, "remove"):
                 action = codec.decode_action("remove", body, path=file.path)
@@ -387,21 +235,16 @@ def read_removes(
                     yield action
 
 
-def sidecar_paths(
-    store: Store, checkpoint: Checkpoint, account: Account | None = None
-) -> list[str]:
+def sidecar_paths(store: Store, checkpoint: Checkpoint) -> list[str]:
     """The sidecars that a checkpoint refers to, as paths in the store. Raises: as `read`."""
-    account = account or TableBudget().account(store.location)
-    return [path for path, _ in _sidecars(store, checkpoint, account, 1)]
+    return [path for path, _ in _sidecars(store, checkpoint, 1)]
 
 
-def _sidecars(
-    store: Store, checkpoint: Checkpoint, account: Account, parallel: int
-) -> list[_Sidecar]:
+def _sidecars(store: Store, checkpoint: Checkpoint, parallel: int) -> list[_Sidecar]:
     found: list[_Sidecar] = []
     for path in _json_tops(checkpoint):
-        found += _read_json_top(store, path, account)[2]
-    for top in opened(store, _parquet_tops(checkpoint), account, parallel):
+        found += _read_json_top(store, path)[2]
+    for top in opened(store, _parquet_tops(checkpoint), parallel):
         with top as file:
             found += _read_small(file)[1]
     return found
@@ -432,16 +275,10 @@ def _read_small(file: CheckpointFile) -> tuple[list[Action], list[_Sidecar]]:
 
 def _bodies(file: CheckpointFile, kind: str) -> Iterator[Json]:
     """The values of a column as Python objects."""
-    seen = 0
     for rows in file.column(kind):
-        seen += len(rows.values)
-        file.account.spend(
-            ACTION_BYTES * len(rows.values) + VALUE_BYTES * rows.entries + 4 * rows.texts,
-            f"{file.path}: {seen:,} actions of kind {kind}",
-        )
-        for start in range(0, len(rows.values), _FEW):
+        for start in range(0, len(rows), _FEW):
             try:
-                bodies = rows.values.slice(start, _FEW).to_pylist(maps_as_pydicts="strict")
+                bodies = rows.slice(start, _FEW).to_pylist(maps_as_pydicts="strict")
             except (
                 KeyError,
                 ValueError,
@@ -460,33 +297,21 @@ def _read_adds(file: CheckpointFile) -> list[pa.Table]:
     # are read only where a file lacks the plain ones.
     plain = {"stats_parsed": "stats", "partitionValues_parsed": "partitionValues"}
     absent = [n for n in parsed if plain[n] not in present]
-    rows = file.filled("add.path")
-    file.account.require(FILE_BYTES * rows, f"{file.path}: {rows:,} files")
     try:
-        tables, spent = _tables(file, leaves + absent)
+        tables = _tables(file, leaves + absent)
         lacking = sum(t["stats"].null_count for t in tables)
         if lacking and "stats_parsed" in present and "stats_parsed" not in absent:
             absent.append("stats_parsed")
-            file.account.give_back(spent)
-            tables = _tables(file, leaves + absent)[0]
+            tables = _tables(file, leaves + absent)
+    except MemoryError:
+        raise
     except (pa.ArrowException, KeyError) as error:
         raise unreadable(file.path, error) from error
     return tables
 
 
-def _tables(file: CheckpointFile, leaves: Sequence[str]) -> tuple[list[pa.Table], int]:
-    """The files, and the bytes that were spent for them."""
-    tables: list[pa.Table] = []
-    seen = spent = 0
-    # Values become Python objects on the way to their text.
-    entry = VALUE_BYTES if any(name.endswith("_parsed") for name in leaves) else 0
-    for rows in file.column("add", leaves):
-        seen += len(rows.values)
-        needed = FILE_BYTES * len(rows.values) + TEXT_FACTOR * rows.texts + entry * rows.entries
-        file.account.spend(needed, f"{file.path}: more than {seen:,} files")
-        spent += needed
-        tables.append(_to_table(rows.values, file.moments))
-    return tables, spent
+def _tables(file: CheckpointFile, leaves: Sequence[str]) -> list[pa.Table]:
+    return [_to_table(rows, file.moments) for rows in file.column("add", leaves)]
 
 
 def _to_table(adds: pa.StructArray, moments: Set[str] = frozenset()) -> pa.Table:
@@ -580,11 +405,9 @@ def _partition_texts(parsed: pa.StructArray) -> pa.Array:
     return pa.array(rows, files.STRINGS)
 
 
-def _json_actions(store: Store, path: str, account: Account) -> Iterator[Action | Json]:
+def _json_actions(store: Store, path: str) -> Iterator[Action | Json]:
     try:
-        data = store.get(path)
-        account.actions(data, path)
-        text = data.decode("utf-8")
+        text = store.get(path).decode("utf-8")
     except ObjectNotFound as error:
         raise corrupt(path, "no such file", "the file that was listed") from error
     except UnicodeDecodeError as error:
@@ -601,13 +424,11 @@ def _json_actions(store: Store, path: str, account: Account) -> Iterator[Action 
                 yield action
 
 
-def _read_json_top(
-    store: Store, path: str, account: Account
-) -> tuple[list[Action], list[AddFile], list[_Sidecar]]:
+def _read_json_top(store: Store, path: str) -> tuple[list[Action], list[AddFile], list[_Sidecar]]:
     actions: list[Action] = []
     adds: list[AddFile] = []
     sidecars: list[_Sidecar] = []
-    for item in _json_actions(store, path, account):
+    for item in _json_actions(store, path):
         if isinstance(item, dict):
             sidecars.append(_sidecar(item))
         elif isinstance(item, AddFile):

@@ -189,13 +189,13 @@ def _check(store: Store, path: str, rows: int) -> int:
 def _tombstones(log: DeltaLog, snapshot: Snapshot) -> Iterator[RemoveFile]:
     """The tombstones at the snapshot's version: those of the newest checkpoint that can be read,
     then those of the commits since."""
-    listing = read_log(log.store, 0, log.account())
+    listing = read_log(log.store)
     usable = [c for c in listing.checkpoints if c.version <= snapshot.version]
     base, known = -1, dict[FileKey, RemoveFile]()
     for checkpoint in reversed(usable):
         try:
             removes = checkpoint_read.read_removes(
-                log.store, checkpoint, log.account(), parallel=log.parallel_reads
+                log.store, checkpoint, parallel=log.parallel_reads
             )
             known = {r.key: r for r in removes}
         except CorruptLog:

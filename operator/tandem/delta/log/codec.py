@@ -8,7 +8,7 @@ are never needed to interpret the log. No I/O here.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tandem.delta.actions import (
@@ -23,7 +23,6 @@ from tandem.delta.actions import (
     RemoveFile,
     Txn,
 )
-from tandem.delta.budget import Account, lines_of
 from tandem.errors import CorruptLog
 from tandem.json_types import Json
 from tandem.storage.paths import path_identity
@@ -72,7 +71,6 @@ def decode_commit(
     *,
     path: str,
     modified_ms: int,
-    account: Account | None = None,
 ) -> Commit:
     """One commit file.
 
@@ -81,14 +79,11 @@ def decode_commit(
         data: the whole object.
         path: its path, for messages.
         modified_ms: the object's modification time, used where there is no in-commit timestamp.
-        account: what it takes in memory is looked at before it is decoded.
-    Raises: CorruptLog if a line is not a JSON object or an action lacks a required field; TooLarge.
+    Raises: CorruptLog if a line is not a JSON object or an action lacks a required field.
     """
-    if account is not None:
-        account.actions(data, path)
     actions: list[Action] = []
     at, empty = 0, True
-    for number, encoded in enumerate(lines_of(data), start=1):
+    for number, encoded in enumerate(_lines(data), start=1):
         try:
             line = encoded.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -113,17 +108,14 @@ def decode_commit(
     return Commit(version, timestamp, tuple(actions))
 
 
-def decode_info(data: bytes, *, path: str, account: Account | None = None) -> CommitInfo | None:
+def decode_info(data: bytes, *, path: str) -> CommitInfo | None:
     """The commitInfo of a commit file, of which the other actions are not looked at; None if the
     complete lines of `data` have none.
 
     Args:
         data: the whole object, or its beginning.
-        account: as in `decode_commit`.
-    Raises: CorruptLog if a line that may be a commitInfo is not a JSON object; TooLarge.
+    Raises: CorruptLog if a line that may be a commitInfo is not a JSON object.
     """
-    if account is not None:
-        account.actions(data, path)
     start = 0
     # Within a text its quotes would be escaped. A field of another action can have this name.
     while (at := data.find(_INFO, start)) >= 0:
@@ -142,6 +134,15 @@ def decode_info(data: bytes, *, path: str, account: Account | None = None) -> Co
             break
         start = end
     return None
+
+
+def _lines(data: bytes) -> Iterator[bytes]:
+    """The lines, without copying all of them at once."""
+    start = 0
+    while (end := data.find(b"\n", start)) >= 0:
+        yield data[start:end]
+        start = end + 1
+    yield data[start:]
 
 
 def decode_line(line: str, *, path: str, number: int) -> Json:

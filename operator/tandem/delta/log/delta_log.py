@@ -13,7 +13,6 @@ from types import MappingProxyType
 
 from tandem.delta import protocol
 from tandem.delta.actions import Action, Commit, CommitInfo
-from tandem.delta.budget import FILE_BYTES, ROW_BYTES, TEXT_FACTOR, UNLIMITED, Account, TableBudget
 from tandem.delta.log import codec, names
 from tandem.delta.log.listing import Listing
 from tandem.delta.log.load import SnapshotLoader, position_of
@@ -131,8 +130,6 @@ class DeltaLog:
             deterministic.
         check: called with each commit that `snapshot`, `update` and `commits` read; it raises to
             refuse one.
-        budget: what reading the table may take in memory. Beyond it, everything that reads raises
-            TooLarge.
     """
 
     def __init__(
@@ -141,20 +138,14 @@ class DeltaLog:
         *,
         parallel_reads: int = 16,
         check: Callable[[Commit], None] | None = None,
-        budget: TableBudget = UNLIMITED,
     ) -> None:
         self._store = store
-        self.budget = budget
         self.parallel_reads = parallel_reads
-        self._loader = SnapshotLoader(store, parallel_reads, check, budget)
+        self._loader = SnapshotLoader(store, parallel_reads, check)
 
     @property
     def store(self) -> Store:
         return self._store
-
-    def account(self) -> Account:
-        """Of one look at the table."""
-        return self._loader.account()
 
     @property
     def parallel_requests(self) -> int:
@@ -182,7 +173,7 @@ class DeltaLog:
         milliseconds), or now.
 
         A time after the last commit means the latest version, as in delta-rs.
-        Raises: TableNotFound, VersionNotFound, CorruptLog, UnsupportedFeature, TooLarge.
+        Raises: TableNotFound, VersionNotFound, CorruptLog, UnsupportedFeature.
         """
         if timestamp_ms is not None:
             if version is not None:
@@ -227,18 +218,11 @@ class DeltaLog:
     ) -> Snapshot:
         """`update`, by a listing from the snapshot on. `known` are commits that were read."""
         last = max(listing.commits, default=-1) if version is None else version
-        account = self.account()
-        if last > snapshot.version:
-            files = snapshot.num_files
-            texts = max(0, snapshot.files.nbytes - ROW_BYTES * files)
-            what = f"{files:,} files at version {snapshot.version}"
-            account.spend(FILE_BYTES * files + TEXT_FACTOR * texts, what)
-        commits = self._after(listing, snapshot.version, snapshot.position, last, known, account)
+        commits = self._after(listing, snapshot.version, snapshot.position, last, known)
         if commits is None:
             return self.snapshot(version)
         if not commits:
             return snapshot
-        self._loader.spend_schemas(commits, account)
         advanced = snapshot.advance(commits, position_of(listing.commits[last]))
         advanced = self._loader.with_time(advanced)
         protocol.check_readable(advanced.protocol, advanced.metadata, resource=self._store.location)
@@ -261,7 +245,7 @@ class DeltaLog:
         last = max(listing.commits, default=-1)
         if most is not None and last - version > most:
             return None
-        commits = self._after(listing, version, position, last, {}, self.account())
+        commits = self._after(listing, version, position, last, {})
         if commits is None:
             return None
         return commits, position_of(listing.commits[last])
@@ -273,7 +257,6 @@ class DeltaLog:
         position: LogPosition | None,
         last: int,
         known: Mapping[int, bytes],
-        account: Account,
     ) -> list[Commit] | None:
         """The commits after a version up to `last`, or None; as in `later`."""
         here = listing.commits.get(version)
@@ -285,7 +268,7 @@ class DeltaLog:
             return None
         try:
             metas = [listing.commits[v] for v in range(version + 1, last + 1)]
-            return self._loader.read(metas, account, known)
+            return self._loader.read(metas, known)
         except ObjectNotFound:
             return None
 
@@ -307,7 +290,7 @@ class DeltaLog:
                 raise self._gap(first, version)
             metas.append(meta)
         try:
-            return self._loader.read(metas[::-1], self.account())
+            return self._loader.read(metas[::-1])
         except ObjectNotFound:
             # Removed since the listing; the next listing says which.
             left = self._loader.list_from(first).commits
@@ -329,9 +312,7 @@ class DeltaLog:
             )
         except ObjectNotFound:
             return None
-        return codec.decode_commit(
-            version, data[0], path=path, modified_ms=meta[0].modified_ms, account=self.account()
-        )
+        return codec.decode_commit(version, data[0], path=path, modified_ms=meta[0].modified_ms)
 
     def version_at(self, timestamp_ms: int) -> int:
         """The newest version not after a time (Unix milliseconds). Raises: TableNotFound,
@@ -341,7 +322,7 @@ class DeltaLog:
             listing,
             self._loader.load(None),
             timestamp_ms,
-            lambda metas: self._loader.read(list(metas), self.account()),
+            lambda metas: self._loader.read(list(metas)),
         )
 
     def versions(self) -> tuple[int, int]:
@@ -477,8 +458,7 @@ class DeltaLog:
     def _decoded(self, version: int, data: bytes) -> Commit:
         """Without its time."""
         path = names.commit_path(version)
-        account = self.account()
-        return codec.decode_commit(version, data, path=path, modified_ms=0, account=account)
+        return codec.decode_commit(version, data, path=path, modified_ms=0)
 
     def _gap(self, first: int, missing: int) -> LogGap:
         return LogGap(

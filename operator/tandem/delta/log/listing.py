@@ -10,7 +10,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tandem.delta.budget import OBJECT_BYTES, Account
 from tandem.delta.log import names
 from tandem.delta.log.names import LogFileKind
 from tandem.errors import ObjectNotFound
@@ -68,20 +67,15 @@ class Listing:
         return next((v for v in range(first, last + 1) if v not in self.commits), None)
 
 
-def read_log(store: Store, start: int = 0, account: Account | None = None) -> Listing:
-    """List `_delta_log` from version `start`. An absent folder is an empty listing.
-
-    Raises: TooLarge for more objects than the account has memory for.
-    """
+def read_log(store: Store, start: int = 0) -> Listing:
+    """List `_delta_log` from version `start`. An absent folder is an empty listing."""
     commits: dict[int, ObjectInfo] = {}
     checkpoints: list[Checkpoint] = []
     parts: dict[tuple[int, int], dict[int, ObjectInfo]] = {}
     skip = len(names.LOG) + 1
     after = names.listing_start(start) if start else ""
     try:
-        for count, meta in enumerate(store.list(names.LOG, start_after=after), start=1):
-            if account is not None:
-                account.spend(OBJECT_BYTES, f"{names.LOG}: more than {count - 1:,} objects")
+        for meta in store.list(names.LOG, start_after=after):
             name = meta.path[skip:]
             if name[:1] > "9":
                 break  # `_last_checkpoint`, `_sidecars/…`: objects with a version sort before these

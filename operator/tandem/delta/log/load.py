@@ -10,8 +10,7 @@ from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 
-from tandem.delta.actions import Commit, CommitInfo, Metadata
-from tandem.delta.budget import Account, TableBudget
+from tandem.delta.actions import Commit, CommitInfo
 from tandem.delta.log import checkpoint as checkpoint_read
 from tandem.delta.log import codec, names
 from tandem.delta.log import files as files_
@@ -35,16 +34,10 @@ class SnapshotLoader:
         store: Store,
         parallel_reads: int,
         check: Callable[[Commit], None] | None,
-        budget: TableBudget,
     ) -> None:
         self._store = store
         self._check = check
-        self._budget = budget
         self._parallel_reads = parallel_reads
-
-    def account(self) -> Account:
-        """Of one look at the table."""
-        return self._budget.account(self._store.location)
 
     @property
     def parallel_requests(self) -> int:
@@ -52,7 +45,7 @@ class SnapshotLoader:
         return 1 if getattr(self._store, "near", False) else self._parallel_reads
 
     def list_from(self, start: int) -> Listing:
-        return read_log(self._store, start, self.account())
+        return read_log(self._store, start)
 
     def latest_listing(self, hint: int | None, *, start: int | None = None) -> Listing:
         if start is None:
@@ -117,8 +110,7 @@ class SnapshotLoader:
         )
 
     def _from_commits(self, listing: Listing, target: int) -> Snapshot:
-        account = self.account()
-        commits = self.read([listing.commits[v] for v in range(target + 1)], account)
+        commits = self.read([listing.commits[v] for v in range(target + 1)])
         state = fold(EMPTY, commits)
         for found, kind in ((state.protocol, "protocol"), (state.metadata, "metaData")):
             if found is None:
@@ -132,7 +124,6 @@ class SnapshotLoader:
                 )
         assert state.protocol is not None
         assert state.metadata is not None
-        self.spend_schemas(commits, account)
         last = commits[-1]
         return self.with_time(
             Snapshot(
@@ -150,11 +141,8 @@ class SnapshotLoader:
         )
 
     def _from_checkpoint(self, listing: Listing, checkpoint: Checkpoint, target: int) -> Snapshot:
-        account = self.account()
         try:
-            content = checkpoint_read.read(
-                self._store, checkpoint, account, parallel=self._parallel_reads
-            )
+            content = checkpoint_read.read(self._store, checkpoint, parallel=self._parallel_reads)
         except ObjectNotFound as error:
             raise CorruptLog(
                 "the checkpoint is gone", resource=error.resource, field=str(checkpoint.version)
@@ -167,9 +155,8 @@ class SnapshotLoader:
         metadata, protocol_ = content.state.metadata, content.state.protocol
         assert metadata is not None
         assert protocol_ is not None
-        account.document(metadata.schema_string, "the schema")
         if own is not None and target == checkpoint.version:
-            info = self._info(own, account)
+            info = self._info(own)
             if info is not None and info.in_commit_timestamp is not None:
                 timestamp = info.in_commit_timestamp
         base = Snapshot(
@@ -186,9 +173,8 @@ class SnapshotLoader:
             checkpoint_version=checkpoint.version,
         )
         later = range(checkpoint.version + 1, target + 1)
-        commits = self.read([listing.commits[v] for v in later], account)
+        commits = self.read([listing.commits[v] for v in later])
         if commits:
-            self.spend_schemas(commits, account)
             base = base.advance(commits, position_of(listing.commits[target]))
             base = replace(base, change=None)  # the caller has no snapshot of the checkpoint
         return self.with_time(base)
@@ -200,54 +186,37 @@ class SnapshotLoader:
             return snapshot
         return replace(snapshot, timestamp_ms=snapshot.position.modified_ms)
 
-    def spend_schemas(self, commits: Sequence[Commit], account: Account) -> None:
-        """Spend what the schemas take: readers of the snapshot decode them later."""
-        for commit in commits:
-            for action in commit.actions:
-                if isinstance(action, Metadata):
-                    account.document(
-                        action.schema_string, f"the schema of version {commit.version}"
-                    )
-
     def read(
         self,
         metas: Sequence[ObjectInfo],
-        account: Account,
         known: Mapping[int, bytes] = MappingProxyType({}),
     ) -> list[Commit]:
         """The commits in their order, of which the `known` ones are not read again."""
-        size = sum(meta.size for meta in metas)
-        account.require(size, f"{len(metas):,} commits of {size:,} bytes")
-        reads = [partial(self._read_one, meta, known, account) for meta in metas]
+        reads = [partial(self._read_one, meta, known) for meta in metas]
         few = len(reads) < _MANY
         return side_by_side(reads, self.parallel_requests if few else self._parallel_reads)
 
-    def _info(self, meta: ObjectInfo, account: Account) -> CommitInfo | None:
+    def _info(self, meta: ObjectInfo) -> CommitInfo | None:
         """The commitInfo of a commit whose other actions a checkpoint has. It mostly comes first:
         the rest, which can be a million files, is not read then."""
         if self._check is not None:
-            return self.read([meta], account)[0].info
+            return self.read([meta])[0].info
         start = self._store.get_range(meta.path, 0, _INFO_BYTES)
         # Without the line that is cut off.
         whole = start if meta.size <= len(start) else start[: start.rfind(b"\n") + 1]
-        found = codec.decode_info(whole, path=meta.path, account=account)
+        found = codec.decode_info(whole, path=meta.path)
         if found is None and len(whole) < meta.size:
-            account.require(meta.size, f"{meta.path}: {meta.size:,} bytes")
-            found = codec.decode_info(self._store.get(meta.path), path=meta.path, account=account)
+            found = codec.decode_info(self._store.get(meta.path), path=meta.path)
         return found
 
-    def _read_one(self, meta: ObjectInfo, known: Mapping[int, bytes], account: Account) -> Commit:
+    def _read_one(self, meta: ObjectInfo, known: Mapping[int, bytes]) -> Commit:
         file = names.parse(meta.path.rsplit("/", 1)[-1])
         assert file is not None  # only listed commits come here
         data = known.get(file.version)
         if data is None or len(data) != meta.size:  # it is another commit, of a replaced log
             data = self._store.get(meta.path)
         found = codec.decode_commit(
-            file.version,
-            data,
-            path=meta.path,
-            modified_ms=meta.modified_ms,
-            account=account,
+            file.version, data, path=meta.path, modified_ms=meta.modified_ms
         )
         if self._check is not None:
             self._check(found)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tandem.delta.budget import UNLIMITED, TableBudget
 from tandem.delta.log import checkpoint as checkpoint_read
 from tandem.delta.log import names
 from tandem.delta.log.checkpoint_write import unsupported_reason, write_checkpoint
@@ -42,7 +41,6 @@ def plan_cleanup(
     now_ms: int,
     in_use_from: int | None = None,
     retention_ms: int | None = None,
-    budget: TableBudget = UNLIMITED,
 ) -> tuple[ObjectInfo, ...]:
     """The objects that may be removed, in this order.
 
@@ -51,9 +49,8 @@ def plan_cleanup(
         now_ms: Unix milliseconds; the retention counts back from here to midnight UTC.
         in_use_from: the oldest version whose commits a running operation still needs.
         retention_ms: None if the properties of the table decide whether, and when, files expire.
-        budget: what reading the checkpoint may take.
     Raises: ValueError (a property is invalid), CorruptLog (the checkpoint to rely on cannot be
-        read), TooLarge, StorageError.
+        read), StorageError.
     """
     if retention_ms is None:
         if not cleans_log(snapshot.configuration):
@@ -63,13 +60,13 @@ def plan_cleanup(
         return ()  # the feature's rules for history are unknown to us
     cutoff = now_ms - retention_ms
     cutoff -= cutoff % _DAY_MS
-    listing = read_log(store, 0, budget.account(store.location))
+    listing = read_log(store)
     base = _cutoff_checkpoint(listing, cutoff, in_use_from)
     if base is None:
         return ()
     files = tuple(_expired(store, base.version, cutoff))
     if files:
-        checkpoint_read.read(store, base, budget.account(store.location))
+        checkpoint_read.read(store, base)
     return files
 
 
@@ -79,16 +76,15 @@ def clean(
     *,
     now_ms: int,
     in_use_from: int | None = None,
-    budget: TableBudget = UNLIMITED,
 ) -> int:
     """Remove the objects of `plan_cleanup`, then sidecars that no checkpoint refers to any more.
     Returns how many objects were removed. Raises: as `plan_cleanup`."""
-    files = plan_cleanup(store, snapshot, now_ms=now_ms, in_use_from=in_use_from, budget=budget)
+    files = plan_cleanup(store, snapshot, now_ms=now_ms, in_use_from=in_use_from)
     if not files:
         return 0
     for file in files:
         store.delete([file.path])
-    sidecars = list(_orphaned_sidecars(store, now_ms, budget))
+    sidecars = list(_orphaned_sidecars(store, now_ms))
     store.delete(sidecars)
     return len(files) + len(sidecars)
 
@@ -137,7 +133,7 @@ def _expired(store: Store, keep_from: int, cutoff_ms: int) -> Iterator[ObjectInf
     yield from checkpoints
 
 
-def _orphaned_sidecars(store: Store, now_ms: int, budget: TableBudget) -> Iterator[str]:
+def _orphaned_sidecars(store: Store, now_ms: int) -> Iterator[str]:
     """Sidecars that no remaining checkpoint refers to, and that are older than a day before
     midnight UTC, since a checkpoint may be in progress; none while any checkpoint cannot be
     read."""
@@ -149,8 +145,7 @@ def _orphaned_sidecars(store: Store, now_ms: int, budget: TableBudget) -> Iterat
     used: set[str] = set()
     for checkpoint in read_log(store).checkpoints:
         try:
-            account = budget.account(store.location)
-            used |= set(checkpoint_read.sidecar_paths(store, checkpoint, account))
+            used |= set(checkpoint_read.sidecar_paths(store, checkpoint))
         except CorruptLog:
             return
     yield from (m.path for m in old if m.path not in used)
@@ -184,12 +179,10 @@ def maintain(
         if reason is not None:
             return MaintenanceReport(notes=(f"no checkpoint: {reason}",))
         written = write_checkpoint(log, snapshot, now_ms=now_ms).version
-        removed = clean(
-            log.store, snapshot, now_ms=now_ms, in_use_from=in_use_from, budget=log.budget
-        )
-    except (TandemError, ValueError, OSError, pa.ArrowException) as error:
+        removed = clean(log.store, snapshot, now_ms=now_ms, in_use_from=in_use_from)
+    except (TandemError, ValueError, OSError, MemoryError, pa.ArrowException) as error:
         step = "checkpoint" if written is None else "log clean-up"
-        notes.append(f"{step} failed: {error}")
+        notes.append(f"{step} failed: {str(error) or type(error).__name__}")
     return MaintenanceReport(written, removed, tuple(notes))
 
 

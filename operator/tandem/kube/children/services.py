@@ -7,6 +7,7 @@ Nothing of it is taken on trust: a child may have been taken over by what it has
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor
 from contextvars import Context
@@ -40,6 +41,10 @@ _VERBS: Final = frozenset({"GET", "POST", "PATCH", "DELETE"})
 _KINDS: Final = frozenset(plural(kind) for kind in (*OPERATIONS, TABLE_KIND))
 
 
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9.-]*")
+"""What Kubernetes takes as a name: nothing that begins a query, or is decoded to another path."""
+
+
 def may_request(tenant: Tenant, secret: str, method: str, url: str) -> bool:
     """Whether a child may have a request sent to the API server: reads of its tenant's resources,
     changes of their statuses, new and deleted automatic operations, and its own Secret. Pure."""
@@ -62,7 +67,7 @@ def may_request(tenant: Tenant, secret: str, method: str, url: str) -> bool:
     ]:
         return False
     kind, *rest = parts[5:] or [""]
-    if kind not in _KINDS or any(not part or part in (".", "..") for part in rest):
+    if kind not in _KINDS or not all(map(_NAME.fullmatch, rest)):
         return False
     if method == "GET":
         return len(rest) <= 1

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from tandem.delta.budget import TableBudget
 from tandem.jobs.runner import SMALL_BYTES, JobRunner
 from tandem.kube.children.jobs import SmallJobRules, SmallJobs
 from tandem.kube.client.api import Api
@@ -249,7 +248,6 @@ class OperatorContext:
             self.metrics,
             LocationPolicy(self.settings.allowed_locations, self.settings.allowed_endpoints),
             self.settings.store_timeout_s,
-            TableBudget(self.settings.table_memory),
             self.on_secret,
         )
         return TableContext(uid, dependencies, adopted=adopted)

@@ -15,7 +15,6 @@ from typing import Any, BinaryIO, Protocol, TypeVar
 
 import structlog
 
-from tandem.delta.budget import UNLIMITED, TableBudget
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.names import commit_path
 from tandem.delta.log.snapshot import Snapshot
@@ -185,8 +184,7 @@ class RunInThread(Protocol):
 @dataclass(frozen=True, slots=True)
 class TableDependencies:
     """The dependencies of a `TableContext`. `ceiling_s`: how long a request of a store may take;
-    `budget`: what reading the table may take in memory; `on_secret`: called with the version and
-    the content of a Secret that was read."""
+    `on_secret`: called with the version and the content of a Secret that was read."""
 
     api: Api
     threads: RunInThread
@@ -196,7 +194,6 @@ class TableDependencies:
     metrics: Metrics
     allowed: LocationPolicy
     ceiling_s: float | None = None
-    budget: TableBudget = UNLIMITED
     on_secret: Callable[[str, Mapping[str, str]], None] = lambda _version, _environ: None
 
 
@@ -386,7 +383,7 @@ class TableContext:
         else:
             store = RenewableStore(fresh.store)
             self.snapshot = self.log = None
-        self._opened = replace(fresh, store=store, log=DeltaLog(store, budget=fresh.log.budget))
+        self._opened = replace(fresh, store=store, log=DeltaLog(store))
         if self.log is None:
             self.log = TableLog(self._opened.log)
         if environ is not None:
@@ -438,7 +435,6 @@ class TableContext:
             allowed_prefixes=prefixes,
             environ=environ,
             ceiling_s=self._dependencies.ceiling_s,
-            budget=self._dependencies.budget,
         )
 
     async def _adopt(self, resource: LakeTable) -> None:

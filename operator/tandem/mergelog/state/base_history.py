@@ -167,7 +167,7 @@ def retained(log: MergeLog, newest: Snapshot, since_ms: int) -> Retained:
 
 def _versions(log: MergeLog, since_ms: int) -> list[int]:
     """The base version that was current then, and the restores since."""
-    listing = read_log(log.base.store, 0, log.base.account())
+    listing = read_log(log.base.store)
     times = {listing.earliest: 0}
     times |= {v: file.modified_ms for v, file in listing.commits.items() if v >= listing.earliest}
     first = current_at(times, since_ms)

@@ -118,7 +118,6 @@ class MergeLog:
             self.store,
             parallel_reads=base.parallel_reads,
             check=lambda commit: require_own(commit, self.store.location),
-            budget=base.budget,
         )
 
     def exists(self) -> bool:

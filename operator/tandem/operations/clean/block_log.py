@@ -224,7 +224,6 @@ class _LogRound:
             now_ms=now_ms,
             in_use_from=in_use_from,
             retention_ms=retention_ms,
-            budget=self.log.log.budget,
         )
 
     def _remove(self, files: tuple[ObjectInfo, ...]) -> int:

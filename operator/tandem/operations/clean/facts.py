@@ -318,7 +318,7 @@ def read_removals(log: DeltaLog, latest: Snapshot, query: HistoryQuery) -> Remov
 
     Raises: LogGap if a clean-up of the log runs meanwhile, CorruptLog, StorageError.
     """
-    listing = read_log(log.store, 0, log.account())
+    listing = read_log(log.store)
     base = _base(listing, latest.version, query)
     past = RemovalHistory()
     first = 0
@@ -328,7 +328,7 @@ def read_removals(log: DeltaLog, latest: Snapshot, query: HistoryQuery) -> Remov
         written_ms = base.files[0].modified_ms
         past.known_from_ms = written_ms - query.kept_ms
         past.known_from_version = base.version
-        for gone in checkpoint_read.read_removes(log.store, base, log.account()):
+        for gone in checkpoint_read.read_removes(log.store, base):
             when = gone.deletion_ms or written_ms
             past.tombstones += _tombstones(gone, base.version, when, location)
     for begin in range(first, latest.version + 1, _AT_ONCE):

@@ -16,9 +16,7 @@ from pyroaring import BitMap64
 
 from tandem.delta import dv
 from tandem.delta.actions import AddFile, Commit, DeletionVector
-from tandem.delta.budget import UNLIMITED, Account, TableBudget
 from tandem.delta.datafiles.file_errors import unreadable
-from tandem.delta.datafiles.pages import require_footer
 from tandem.delta.log import files as files_
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import Snapshot
@@ -51,29 +49,23 @@ _NONE_DEAD = BitMap64()
 class VectorCache:
     """Deletion vectors and row counts of immutable files. Not thread-safe.
 
-    Its methods raise TooLarge for vectors, or a footer, beyond `budget`. `parallel`: so many
-    requests are made at once.
+    `parallel`: so many requests are made at once.
     """
 
     store: Store
-    budget: TableBudget = UNLIMITED
     parallel: int = 1
     vectors: dict[str, BitMap64] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
-    _account: Account | None = None
 
     @classmethod
     def of(cls, store: Store, log: DeltaLog) -> VectorCache:
-        """A cache with the budget of a log, that makes as many requests at once."""
-        return cls(store, log.budget, log.parallel_reads)
+        """A cache that makes as many requests at once as a log."""
+        return cls(store, log.parallel_reads)
 
     def load(self, vectors: Iterable[DeletionVector]) -> None:
         """Make sure that these are cached; the missing ones are read together."""
         missing = {v.unique_id: v for v in vectors if v.unique_id not in self.vectors}
-        if self._account is None:
-            self._account = self.budget.account(self.store.location)
-        unread = list(missing.values())
-        loaded = dv.load_many(self.store, unread, self._account, parallel=self.parallel)
+        loaded = dv.load_many(self.store, list(missing.values()), parallel=self.parallel)
         self.vectors.update(zip(missing, loaded, strict=True))
 
     def dead(self, add: AddFile) -> BitMap64:
@@ -89,15 +81,16 @@ class VectorCache:
 
     def rows_of(self, add: AddFile) -> int:
         """The physical rows of a file, from its statistics or else its footer. Raises:
-        DataFileMissing, TooLarge; StorageError if it cannot be read."""
+        DataFileMissing; StorageError if it cannot be read."""
         known = self.rows.get(add.logged_path)
         if known is None:
             known = num_records_of(add.stats)
             if known is None:
                 with self.store.open_input(add.path) as source:
-                    require_footer(source, self.budget.account(f"{self.store.location}/{add.path}"))
                     try:
                         known = pq.ParquetFile(source).metadata.num_rows
+                    except MemoryError:
+                        raise  # pyarrow's is an ArrowException, too
                     except (pa.ArrowException, OSError) as error:
                         raise unreadable(add.path, error) from error
             self.rows[add.logged_path] = known

@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 
 from tandem.delta import protocol
 from tandem.delta.actions import Action, Metadata
-from tandem.delta.budget import UNLIMITED, TableBudget
 from tandem.delta.datafiles.bloom_filters import required_filters
 from tandem.delta.log.commit import commit_info
 from tandem.delta.log.delta_log import ENABLEMENT_TIMESTAMP, ENABLEMENT_VERSION, DeltaLog
@@ -67,10 +66,9 @@ def open_table(
     allowed_prefixes: tuple[str, ...] = (),
     environ: Mapping[str, str] | None = None,
     ceiling_s: float | None = None,
-    budget: TableBudget = UNLIMITED,
 ) -> Table:
     """The table of a LakeTable; nothing is read yet. Arguments as of `open_store`, but
-    `allowed_prefixes` are `Table`'s; `budget`: what reading it may take in memory.
+    `allowed_prefixes` are `Table`'s.
 
     Raises: InvalidSpec, LocationNotAllowed, StorageError.
     """
@@ -81,11 +79,10 @@ def open_table(
         allowed_prefixes=allowed_prefixes or resource.spec.storage.clone_sources,
         environ=environ,
         ceiling_s=ceiling_s,
-        most_bytes=budget.limit,
     )
     return Table(
         store=store,
-        log=DeltaLog(store, budget=budget),
+        log=DeltaLog(store),
         display=resource.id,
         spec=resource,
         storage_options=dict(options),
