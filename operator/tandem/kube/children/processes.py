@@ -48,7 +48,7 @@ from tandem.kube.client.resources import (
 from tandem.kube.controllers.operation import StopSignal
 from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.runtime.leader import LockMembers
-from tandem.kube.tables.context import too_large
+from tandem.kube.runtime.threads import too_large
 from tandem.kube.tables.status import compose, not_ready
 from tandem.spark.runtime.control import alive
 from tandem.spec.common import OPERATIONS

@@ -39,7 +39,6 @@ from tandem.kube.controllers.session_loop import SessionLoop, Signals
 from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.runtime.log_context import LogContext, bound_log_context
 from tandem.kube.runtime.slots import Lane
-from tandem.kube.tables.context import too_large
 from tandem.operations.execute import ExecutionOptions, finish, open_session
 from tandem.operations.machine.events import StopRequest
 from tandem.operations.model import Table
@@ -326,12 +325,6 @@ class OperationController:
             return None
         except TandemError as error:
             return self._reporter.changed(Phase.FAILED, error.reason, str(error))
-        except MemoryError as error:
-            if not self._deleted:
-                await self._report_and_wait(
-                    Phase.PENDING, Reason.TOO_LARGE, too_large(error), _AFTER_BUG_S
-                )
-            return None
         except Exception as error:  # noqa: BLE001 - a bug, which no other process would report
             self._context.metrics.internal_errors.count("operation")
             _log.error("a bug: please report it", resource=resource.id, at=traceback_of(error))

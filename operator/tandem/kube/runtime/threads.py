@@ -6,7 +6,10 @@ import contextvars
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from threading import Barrier
 from typing import Final, ParamSpec, TypeVar
+
+from tandem.errors import TooLarge
 
 THREADS: Final = 16
 """So many calls of one process run at once. Those of a store that hangs take them until their time
@@ -28,10 +31,14 @@ class TableThreads:
     ) -> None:
         self._at_work = at_work
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="tandem")
+        # All threads begin now: one that cannot, once memory is scarce, would fail its call.
+        together = Barrier(THREADS)
+        for _ in range(THREADS):
+            self._pool.submit(together.wait)
 
     def of(self, table: str) -> Executor:
-        """Runs the calls on a table. A call runs in the context (`contextvars`) of its submitter,
-        and a panic of a native library in it is a RuntimeError."""
+        """Runs the calls on a table. A call runs in the context (`contextvars`) of its submitter.
+        For want of memory it raises TooLarge, and a panic of a native library is a RuntimeError."""
         return _OfTable(self._pool, self._at_work, table)
 
     def shutdown(self) -> None:
@@ -60,9 +67,19 @@ class _OfTable(Executor):
         return self._pool.submit(_translated, call)
 
 
+def too_large(why: str) -> str:
+    """The message of a table for which a process has too little memory."""
+    return (
+        f"the work on it takes more memory than a process of the operator has: {why}. Raise "
+        "--table-memory, and with it the pod's limit"
+    )
+
+
 def _translated(call: Callable[[], _T]) -> _T:
     try:
         return call()
+    except MemoryError as error:
+        raise TooLarge(too_large(str(error) or "no memory is left")) from error
     except BaseException as error:
         if type(error).__name__ != _PANIC:
             raise

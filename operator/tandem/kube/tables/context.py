@@ -147,14 +147,6 @@ class TableLog:
             self.facts, self.problem = None, str(error)
 
 
-def too_large(error: object) -> str:
-    """The message of a table that cannot be read for want of memory."""
-    return (
-        f"to read it takes more memory than a process of the operator has: {error or 'no memory'}. "
-        "Raise --table-memory, and with it the pod's limit"
-    )
-
-
 def _passes(error: TandemError) -> bool:
     """What does not pass is a problem of the log alone: operations that need it say so, the others
     go on."""
@@ -324,11 +316,6 @@ class TableContext:
                 self.conditions = status.not_ready(
                     Reason.CLUSTER_UNAVAILABLE, str(error), generation, now
                 )
-            return
-        except MemoryError as error:
-            if self.snapshot is None:
-                self.table = None
-            self.conditions = status.not_ready(Reason.TOO_LARGE, too_large(error), generation, now)
             return
         except Exception as error:  # noqa: BLE001 - a bug, which no other process would report
             self._dependencies.metrics.internal_errors.count("table")
