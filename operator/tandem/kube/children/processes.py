@@ -31,7 +31,7 @@ from tandem.errors import InvalidSpec, LocksUnavailable, Reason
 from tandem.kube.children import child as child_process
 from tandem.kube.children.at_work import AtWork
 from tandem.kube.children.child import ChildSettings
-from tandem.kube.children.link import LinkEnded
+from tandem.kube.children.link import TASK, LinkEnded
 from tandem.kube.children.services import ChildServices
 from tandem.kube.children.tenants import Tenant, environment
 from tandem.kube.client.api import ApiError
@@ -487,7 +487,7 @@ class ChildProcesses:
             if summary.namespace == key.namespace:
                 body = context.resource_cache.body(summary.uid)
                 services.link.tell("put", asdict(summary), body)
-        serving = asyncio.create_task(self._serve(child, members), name="serve a child")
+        serving = asyncio.create_task(self._serve(child, members), name=f"{TASK}serve")
         self._serving.add(serving)
         serving.add_done_callback(self._serving.discard)
         context.metrics.child_processes_started.count()
@@ -561,7 +561,7 @@ class ChildProcesses:
             if time.monotonic() - asked_s >= _PING_S:
                 asked_s = time.monotonic()
                 for child in self.living():
-                    task = asyncio.create_task(self._ask(child), name="ask a child")
+                    task = asyncio.create_task(self._ask(child), name=f"{TASK}ping")
                     self._serving.add(task)
                     task.add_done_callback(self._serving.discard)
 

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from tandem.errors import ClusterUnavailable, LocationNotAllowed
 from tandem.jobs.runner import JobRunner
-from tandem.kube.children.link import Handler, Link
+from tandem.kube.children.link import TASK, Handler, Link
 from tandem.kube.children.ports import (
     REQUEST,
     STATUS,
@@ -232,8 +232,9 @@ class ChildServices:
     async def _take_slot(self, ticket: int, namespace: str, table: str) -> None:
         lane = self._lane(namespace, table)
         slots = self._context.slots
-        task = asyncio.ensure_future(
-            slots.take(lane, lambda why: self.link.tell("slots.queued", ticket, why))
+        task = asyncio.create_task(
+            slots.take(lane, lambda why: self.link.tell("slots.queued", ticket, why)),
+            name=f"{TASK}take a slot",
         )
         self._waiting[ticket] = task
         try:
