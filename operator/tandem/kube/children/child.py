@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Final
 
 import structlog
@@ -119,6 +120,15 @@ class _Stopped:
         return await self._stopped.wait()
 
 
+class RunEnd(StrEnum):
+    """How the controller of a resource has ended."""
+
+    OVER = "over"
+    LEFT = "left"
+    """It leaves the resource to the next one."""
+    FAILED = "failed"
+
+
 @dataclass
 class _Run:
     """A controller at work."""
@@ -198,30 +208,44 @@ class _Child:
     def _clear(self) -> None:
         self._context.resource_cache.clear()
 
-    def _begin(self, kind: str, uid: str, on_spark: bool) -> None:
-        body = self._context.resource_cache.body(uid)
-        if body is None or uid in self._runs:
-            self.link.tell("done", uid, False)
-            return
+    def _begin(self, number: int, kind: str, uid: str, on_spark: bool) -> None:
         if on_spark and self._small is not None:
             self._small.suits_not(uid)
-        stopped = _Stopped()
-        made = OperationController if kind in OPERATIONS else TableController
-        controller = made(self._context, body)
-        task = asyncio.create_task(self._control(uid, controller.run(stopped)), name=f"run {kind}")
+        stopped, before = _Stopped(), self._runs.get(uid)
+        controlling = self._control(number, kind, uid, stopped, before)
+        task = asyncio.create_task(controlling, name=f"run {kind}")
         self._runs[uid] = _Run(task, stopped)
 
-    async def _control(self, uid: str, running: Any) -> None:
+    async def _control(
+        self,
+        number: int,
+        kind: str,
+        uid: str,
+        stopped: _Stopped,
+        before: _Run | None,
+    ) -> None:
+        """`before`: the same resource's controller that the operator has left, and which ends."""
+        made = OperationController if kind in OPERATIONS else TableController
+        how = RunEnd.OVER
         try:
-            await running
+            if before is not None:
+                await asyncio.wait({before.task})
+            body = self._context.resource_cache.body(uid)
+            if body is not None:
+                await made(self._context, body).run(stopped)
+            if stopped.reason is DaemonStoppingReason.OPERATOR_EXITING:
+                how = RunEnd.LEFT
         except Exception as error:  # noqa: BLE001 - a bug, after which the operator tries again
             _log.error("a bug: please report it", at=traceback_of(error))
+            how = RunEnd.FAILED
         finally:
-            self._runs.pop(uid, None)
+            run = self._runs.get(uid)
+            if run is not None and run.stopped is stopped:
+                del self._runs[uid]
             self._metrics.flush(self.link)
             cancelled = uid in self._context.cancelled
             self._context.cancelled.discard(uid)
-            self.link.tell("done", uid, cancelled)
+            self.link.tell("done", number, uid, how, cancelled)
 
     def _stop(self, uid: str, reason: int) -> None:
         run = self._runs.get(uid)

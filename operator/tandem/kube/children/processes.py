@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import itertools
 import os
 import socket
 import time
@@ -30,7 +31,7 @@ from kopf import DaemonStoppingReason
 from tandem.errors import InvalidSpec, LocksUnavailable, Reason
 from tandem.kube.children import child as child_process
 from tandem.kube.children.at_work import AtWork
-from tandem.kube.children.child import ChildSettings
+from tandem.kube.children.child import ChildSettings, RunEnd
 from tandem.kube.children.link import TASK, LinkEnded
 from tandem.kube.children.services import ChildServices
 from tandem.kube.children.tenants import Tenant, environment
@@ -134,6 +135,10 @@ def tenant_of(table: Body | None, namespace: str) -> TenantKey:
     )
 
 
+def _is_deleted(stopped: StopSignal) -> bool:
+    return stopped.reason is not None and DaemonStoppingReason.RESOURCE_DELETED in stopped.reason
+
+
 class ChildProcess:
     """A child as the operator sees it. To be used on the operator's loop."""
 
@@ -147,13 +152,16 @@ class ChildProcess:
         self.key = key
         self.at_work = at_work
         self.services = services
-        self.runs: dict[str, asyncio.Future[None]] = {}
+        self.runs: dict[str, asyncio.Future[bool]] = {}
+        """By the uids of resources: what is set when their controllers have ended."""
         self.begun_s = time.monotonic()
         self.idle_since_s = time.monotonic()
         self.end = ""
         """How it ended; "" while it lives."""
         self._process = process
         self._killed_for = ""
+        self._numbers = itertools.count()
+        self._by_number: dict[int, asyncio.Future[bool]] = {}
         services.on_done = self._done
 
     @property
@@ -165,20 +173,40 @@ class ChildProcess:
         """Bytes that it has for itself: what a kill gives back. 0 if it has ended."""
         return _private_bytes(self.pid)
 
-    async def run(self, kind: str, uid: str, *, on_spark: bool) -> None:
-        """Have it control a resource, until that is over. Raises: ChildEnded."""
+    async def run(self, kind: str, uid: str, *, on_spark: bool) -> bool:
+        """Have it control a resource, until that is over (False) or left to the next one (True).
+        Raises: ChildEnded; RuntimeError if the controller failed, which is a bug."""
         if self.end:
             raise ChildEnded(self.end)
-        over = self.runs[uid] = asyncio.get_running_loop().create_future()
-        self.services.link.tell("run", kind, uid, on_spark)
+        over: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.runs[uid] = over
+        number = next(self._numbers)
+        self._by_number[number] = over
+        self.services.link.tell("run", number, kind, uid, on_spark)
         try:
-            await over
+            return await over
         except asyncio.CancelledError:
             self.services.link.tell("leave", uid)
             raise
         finally:
             self.runs.pop(uid, None)
+            del self._by_number[number]
             self.services.forget(uid)
+            self.idle_since_s = time.monotonic()
+
+    async def clean_up(self, body: Body) -> bool:
+        """Have it cancel what a resource left. Whether that is done. Raises: ChildEnded."""
+        if self.end:
+            raise ChildEnded(self.end)
+        uid = uid_of(body)
+        over: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.runs[uid] = over
+        try:
+            return bool(await self.services.link.ask("clean_up", body))
+        except LinkEnded:
+            return await over
+        finally:
+            self.runs.pop(uid, None)
             self.idle_since_s = time.monotonic()
 
     def kill(self, why: str) -> None:
@@ -226,10 +254,14 @@ class ChildProcess:
         """Whether it lives although it counts as ended, since the fork server has ended."""
         return not self.end and self._process.exitcode == _UNKNOWN and alive(self.pid)
 
-    def _done(self, uid: str) -> None:
-        over = self.runs.get(uid)
-        if over is not None and not over.done():
-            over.set_result(None)
+    def _done(self, number: int, how: str) -> None:
+        over = self._by_number.get(number)
+        if over is None or over.done():
+            return
+        if how == RunEnd.FAILED:
+            over.set_exception(RuntimeError("its controller failed, see the log"))
+        else:
+            over.set_result(how == RunEnd.LEFT)
 
 
 def _how(code: int | None) -> str:
@@ -337,7 +369,8 @@ class ChildProcesses:
                     child = await self._child(self._tenant(body), stopping)
                     if child is None:
                         return
-                    await child.run(kind, uid, on_spark=uid in self._unsuited)
+                    if not await child.run(kind, uid, on_spark=uid in self._unsuited):
+                        return
                 except ChildEnded as error:
                     _log.warning(
                         "its process has ended",
@@ -346,9 +379,9 @@ class ChildProcesses:
                         name=name,
                         how=str(error),
                     )
-                    continue
-                if self._tenant(body) == child.key:
-                    return
+                    if stopping.done() and _is_deleted(stopped):
+                        # It was cleaning up.
+                        await self._clean_up(body)
         finally:
             stopping.cancel()
             self._event_contexts.pop(uid, None)
@@ -360,16 +393,17 @@ class ChildProcesses:
         self._event_contexts[uid] = contextvars.copy_context()
         self._context.active_operations.add(uid)
         try:
-            while (child := await self._child(self._tenant(body), None)) is not None:
-                try:
-                    if await child.services.link.ask("clean_up", body):
-                        self._context.cancelled.add(uid)
-                except LinkEnded:
-                    continue
-                return
+            await self._clean_up(body)
         finally:
             self._event_contexts.pop(uid, None)
             self._context.active_operations.discard(uid)
+
+    async def _clean_up(self, body: Body) -> None:
+        while (child := await self._child(self._tenant(body), None)) is not None:
+            with contextlib.suppress(ChildEnded):
+                if await child.clean_up(body):
+                    self._context.cancelled.add(uid_of(body))
+                return
 
     async def _pass_stop(self, uid: str, stopped: StopSignal) -> None:
         await stopped.wait()

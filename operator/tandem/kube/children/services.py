@@ -7,6 +7,7 @@ Nothing of it is taken on trust: a child may have been taken over by what it has
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor
 from contextvars import Context
@@ -27,6 +28,7 @@ from tandem.kube.client import events
 from tandem.kube.client.api import Forbidden, Unavailable
 from tandem.kube.client.resources import TABLE_KIND
 from tandem.kube.runtime.context import OperatorContext
+from tandem.kube.runtime.leader import MEMBERS
 from tandem.kube.runtime.slots import Lane
 from tandem.kube.tables.figures import TableFigures
 from tandem.locks.store import LockStore
@@ -38,6 +40,8 @@ from tandem.spec.table import LakeTable
 _T = TypeVar("_T")
 _VERBS: Final = frozenset({"GET", "POST", "PATCH", "DELETE"})
 _KINDS: Final = frozenset(plural(kind) for kind in (*OPERATIONS, TABLE_KIND))
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9.-]*")
+"""What Kubernetes takes as a name: nothing that begins a query, or is decoded to another path."""
 
 
 def may_request(tenant: Tenant, secret: str, method: str, url: str) -> bool:
@@ -62,7 +66,7 @@ def may_request(tenant: Tenant, secret: str, method: str, url: str) -> bool:
     ]:
         return False
     kind, *rest = parts[5:] or [""]
-    if kind not in _KINDS or any(not part or part in (".", "..") for part in rest):
+    if kind not in _KINDS or not all(map(_NAME.fullmatch, rest)):
         return False
     if method == "GET":
         return len(rest) <= 1
@@ -110,8 +114,8 @@ class ChildServices:
         """The uids of operations whose small job failed in this child."""
         self.at_work: set[str] = set()
         """The uids of operations that have a small job."""
-        self.on_done: Callable[[str], None] = lambda _uid: None
-        """Called when a controller has ended."""
+        self.on_done: Callable[[int, str], None] = lambda _run, _how: None
+        """Called when a controller has ended, with the number of its run and a `RunEnd`."""
 
     def _handlers(self) -> Mapping[str, Handler]:
         locks = self._context.locks
@@ -121,18 +125,16 @@ class ChildServices:
             "locks.extend": self._extend,
             "locks.watch": self._watch,
             "locks.unwatch": self._unwatch,
-            "locks.enter_commit": lambda *whose: self._in_thread(
-                lambda: str(locks.enter_commit(*map(str, whose)))
+            "locks.enter_commit": lambda table, *whose: self._on_own(
+                table, lambda: str(locks.enter_commit(table, *map(str, whose)))
             ),
-            "locks.leave_commit": lambda *whose: self._in_thread(
-                lambda: locks.leave_commit(*map(str, whose))
+            "locks.leave_commit": lambda table, *whose: self._on_own(
+                table, lambda: locks.leave_commit(table, *map(str, whose))
             ),
-            "locks.release": lambda *whose: self._in_thread(
-                lambda: locks.release(*map(str, whose))
+            "locks.release": lambda table, *whose: self._on_own(
+                table, lambda: locks.release(table, *map(str, whose))
             ),
-            "locks.entries": lambda table: self._in_thread(
-                lambda: [lock_entry(each) for each in locks.entries(str(table))]
-            ),
+            "locks.entries": self._entries,
             "slots.take": self._take_slot,
             "slots.force": self._force_slot,
             "slots.give_back": self._give_back,
@@ -167,6 +169,13 @@ class ChildServices:
     async def _in_thread(self, call: Callable[[], _T]) -> _T:
         return await self._loop.run_in_executor(self._threads, call)
 
+    async def _on_own(self, table: str, call: Callable[[], _T]) -> _T:
+        """Call the lock store about a table. Raises: LocationNotAllowed if it is no table of the
+        tenant's namespace."""
+        if not any(table == each or table.startswith(f"{each}/") for each in self._locations):
+            raise LocationNotAllowed("locks of another tenant's table", resource=table)
+        return await self._in_thread(call)
+
     # The API server
 
     async def _api(
@@ -197,17 +206,24 @@ class ChildServices:
 
     async def _acquire(self, request: str) -> dict[str, Any]:
         wanted = requested(request)
-        table = wanted.table
-        if not any(table == each or table.startswith(f"{each}/") for each in self._locations):
-            raise LocationNotAllowed("locks of another tenant's table", resource=table)
-        return grant(await self._in_thread(lambda: self._context.locks.acquire(wanted)))
+        locks = self._context.locks
+        return grant(await self._on_own(wanted.table, lambda: locks.acquire(wanted)))
 
     async def _extend(
         self, table: str, operation: str, owner: str, resources: str
     ) -> dict[str, Any]:
         locks: LockStore = self._context.locks
         wanted = requested(resources).resources
-        return grant(await self._in_thread(lambda: locks.extend(table, operation, owner, wanted)))
+        return grant(
+            await self._on_own(table, lambda: locks.extend(table, operation, owner, wanted))
+        )
+
+    async def _entries(self, table: str) -> list[tuple[str, int, int]]:
+        def found() -> list[tuple[str, int, int]]:
+            return [lock_entry(each) for each in self._context.locks.entries(table)]
+
+        # Whose entry is among the members is how one learns which processes live.
+        return await (self._in_thread(found) if table == MEMBERS else self._on_own(table, found))
 
     async def _watch(self, number: int, table: str, operation: str) -> None:
         def wake() -> None:
@@ -216,7 +232,7 @@ class ChildServices:
                 self._loop.call_soon_threadsafe(self.link.tell, "locks.wake", number)
 
         locks = self._context.locks
-        end = await self._in_thread(lambda: locks.watch(table, operation, wake))
+        end = await self._on_own(table, lambda: locks.watch(table, operation, wake))
         if self.link.ended:
             self._threads.submit(end)
         else:
@@ -329,10 +345,10 @@ class ChildServices:
         if namespace == self._tenant.namespace:
             self._context.figures[namespace, str(name)] = TableFigures.from_json(found)
 
-    def _done(self, uid: str, cancelled: bool) -> None:
+    def _done(self, run: int, uid: str, how: str, cancelled: bool) -> None:
         if cancelled:
             self._context.cancelled.add(str(uid))
-        self.on_done(str(uid))
+        self.on_done(int(run), str(how))
 
     def _small_job(self, uid: str, has: bool | None) -> None:
         self.at_work.discard(uid)
