@@ -251,6 +251,7 @@ class OperationController:
             watched.append((str(dependency.get("kind")), namespace, str(dependency.get("name"))))
         ends = [cache.watch(key, self._changed) for key in watched]
         try:
+            self._changed()  # perhaps since our body was taken
             if not self._deleted:
                 await self._await_finalizer()
             while not self._signals.leaving and self._context.may_write():
