@@ -315,6 +315,8 @@ class ChildProcesses:
         self._forks = get_context("forkserver")
         self._forks.set_forkserver_preload([_TEMPLATE])
         self._children: dict[TenantKey, ChildProcess] = {}
+        self._retired: set[ChildProcess] = set()
+        """Those that end as soon as they have left what they control."""
         self._beginning: dict[TenantKey, asyncio.Lock] = {}
         self._deaths: dict[TenantKey, _Deaths] = {}
         self._killers: Counter[str] = Counter()
@@ -328,7 +330,8 @@ class ChildProcesses:
         self._closed = False
 
     def living(self) -> list[ChildProcess]:
-        return [child for child in self._children.values() if not child.end]
+        children = (*self._children.values(), *self._retired)
+        return [child for child in children if not child.end]
 
     # What the operator's handlers say
 
@@ -431,7 +434,8 @@ class ChildProcesses:
         return tenant
 
     def _move(self, table: CachedResource) -> None:
-        """A LakeTable that has other credentials is another child's, and so are its operations."""
+        """A LakeTable that has other credentials is another child's, and so are its operations.
+        Their claims are given up by the end of their child alone, so that one ends with them."""
         cache = self._context.resource_cache
         body = cache.body(table.uid)
         if body is None:
@@ -439,9 +443,12 @@ class ChildProcesses:
         tenant = self._tenant(body)
         uids = [table.uid, *(each.uid for each in cache.of_table(table.namespace, table.name))]
         for child in self._of_namespace(table.namespace):
-            for uid in uids if child.key != tenant else ():
-                if uid in child.runs:
-                    child.services.link.tell("stop", uid, _MOVES.value)
+            moving = {uid for uid in uids if uid in child.runs and child.key != tenant}
+            if moving - {table.uid} and self._children.get(child.key) is child:
+                self._retired.add(self._children.pop(child.key))
+                moving = {*child.runs}
+            for uid in moving:
+                child.services.link.tell("stop", uid, _MOVES.value)
 
     async def _child(
         self, key: TenantKey, stopping: asyncio.Task[None] | None
@@ -535,6 +542,7 @@ class ChildProcesses:
             self._context.metrics.small_jobs_lost.add(len(services.at_work))
         if self._children.get(child.key) is child:
             del self._children[child.key]
+        self._retired.discard(child)
         tables = child.at_work.tables()
         child.at_work.close()
         if child.runs:
@@ -606,7 +614,11 @@ class ChildProcesses:
     def _end_idle(self) -> None:
         now_s = time.monotonic()
         for child in self.living():
-            if not child.runs and now_s - child.idle_since_s >= IDLE_S:
+            if child.runs:
+                continue
+            if child in self._retired:
+                child.close("its operations have moved")
+            elif now_s - child.idle_since_s >= IDLE_S:
                 del self._children[child.key]
                 child.close("it was idle")
 
