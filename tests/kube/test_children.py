@@ -4,62 +4,24 @@ its operations one attempt, and nothing else."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from support.cluster.child_hooks import Children, Halts, kill, recorded
-from support.cluster.operator_thread import HeldJobs, Resources, operating, quick_settings
+from kube.child_stage import Stage, settings_of
+from support.cluster.child_hooks import Halts, kill, recorded
+from support.cluster.operator_thread import Resources, operating
 from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
 from support.lake.lake import batch
-from tandem.jobs.runner import SMALL_BYTES
+from support.waiting import await_that
 from tandem.kube.children import processes
 from tandem.operations.machine.events import Point
 from tandem.spec.common import Operation
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster
-    from tandem.kube.runtime.context import OperatorSettings
-
-Json = dict[str, Any]
-TABLE = "LakeTable"
-
-
-@dataclass
-class Stage:
-    """A namespace whose controllers run in a child, which may halt."""
-
-    space: Resources
-    folder: Path
-    halts: Halts
-    children: Children
-    jobs: HeldJobs = field(default_factory=HeldJobs)
-    _made: int = 0
-
-    def lake(self) -> tuple[str, QuickLake]:
-        """A table that is ready."""
-        self._made += 1
-        name = f"t{self._made}"
-        lake = quick_lake.make(self.folder / name)
-        lake.count += 1000 * self._made  # its operations have names of their own
-        lake.backoff_limit = 1
-        self.space.table(name, lake.location)
-        self.space.await_phase(TABLE, name, "Succeeded")
-        return name, lake
-
-    def apply(self, table: str, operation: Operation, **spec: Any) -> tuple[str, str]:
-        """Create the operation; its kind and name."""
-        body = {**operation.manifest()["spec"], "tableRef": {"name": table}, **spec}
-        self.space.create(operation.kind_name, operation.name, body)
-        return operation.kind_name, operation.name
-
-
-def settings_of(cluster: Cluster, *namespaces: str, **changes: Any) -> OperatorSettings:
-    more = {"small_job_bytes": SMALL_BYTES, "in_children": True, **changes}
-    return quick_settings(cluster, *namespaces, **more)
 
 
 @pytest.fixture(scope="module")
@@ -143,3 +105,87 @@ def test_a_child_that_is_killed_costs_one_attempt(
         assert status["attempt"] == 2
         assert status["application"] == stage.jobs.started[-1]
     assert_like_twin(lake, kind, tmp_path)
+
+
+def test_an_operation_that_may_not_try_again_fails_with_its_child(stage: Stage) -> None:
+    table, lake = stage.lake()
+    rows = lake.by_tandem()
+    stage.halts.at(Point.RECONCILE)
+    operation = stage.apply(table, lake.delete("k = 3"), backoffLimit=0)
+    stage.halts.await_reached()
+    kill(stage.children.only())
+    assert stage.space.await_end(*operation)["phase"] == "Failed"
+    lake.assert_rows(rows)
+    lake.assert_clean()
+
+
+def test_operations_of_other_tables_go_on_in_the_next_child(stage: Stage, tmp_path: Path) -> None:
+    """One is halted where its child dies, the other one waits for a job of a cluster meanwhile."""
+    (one, first), (two, second) = stage.lake(), stage.lake()
+    with stage.jobs.held():
+        spark = second.delete("ln(v + 1) > 8")
+        before = len(stage.jobs.started)
+        waits = stage.apply(two, spark, backoffLimit=0)
+        await_that(lambda: len(stage.jobs.started) > before, "its job is not started")
+        stage.halts.at(Point.RECONCILE)
+        operation = stage.apply(one, KINDS["update"](first))
+        stage.halts.await_reached()
+        kill(stage.children.only())
+        assert stage.space.await_phase(*operation, "Succeeded")["attempt"] == 2
+    assert stage.space.await_end(*waits)["phase"] == "Succeeded"
+    assert len(stage.jobs.started) == before + 2
+    assert_like_twin(first, "update", tmp_path)
+    second.assert_clean()
+
+
+def test_a_deleted_operation_is_cancelled_in_the_child(stage: Stage) -> None:
+    table, lake = stage.lake()
+    rows = lake.by_tandem()
+    stage.halts.at(Point.RECONCILE)
+    kind, name = stage.apply(table, KINDS["update"](lake))
+    stage.halts.await_reached()
+    stage.space.delete(kind, name)
+    stage.halts.await_asked()
+    stage.halts.go()
+    stage.space.await_gone(kind, name)
+    lake.assert_rows(rows)
+    lake.assert_clean()
+    assert_unlocked(stage, table, lake)
+
+
+def test_a_clean_up_goes_on_when_its_child_has_died(stage: Stage) -> None:
+    table, lake = stage.lake()
+    rows = lake.by_tandem()
+    with stage.jobs.held():
+        before = len(stage.jobs.started)
+        kind, name = stage.apply(table, lake.delete("ln(v + 1) > 8"))
+        await_that(lambda: len(stage.jobs.started) > before, "its job is not started")
+        stage.halts.at(Point.STOP_JOB)
+        stage.space.delete(kind, name)
+        stage.halts.await_reached()
+        kill(stage.children.only())
+        stage.space.await_gone(kind, name)
+    assert stage.jobs.stopped[-1] == stage.jobs.started[-1]
+    lake.assert_rows(rows)
+    lake.assert_clean()
+    assert_unlocked(stage, table, lake)
+
+
+def test_a_suspended_operation_is_resumed(stage: Stage, tmp_path: Path) -> None:
+    table, lake = stage.lake()
+    stage.halts.at(Point.START_JOB)
+    kind, name = stage.apply(table, KINDS["update"](lake))
+    stage.halts.await_reached()
+    stage.space.patch(kind, name, {"spec": {"suspend": True}})
+    stage.halts.await_asked()
+    stage.halts.go()
+    stage.space.await_phase(kind, name, "Suspended")
+    stage.space.patch(kind, name, {"spec": {"suspend": False}})
+    assert stage.space.await_end(kind, name)["phase"] == "Succeeded"
+    assert_like_twin(lake, "update", tmp_path)
+
+
+def assert_unlocked(stage: Stage, table: str, lake: QuickLake) -> None:
+    """Nothing holds a lock that the whole table needs."""
+    operation = stage.apply(table, lake.update("id >= 0", v="v + 2"))
+    assert stage.space.await_end(*operation)["phase"] == "Succeeded"

@@ -14,10 +14,15 @@ import pytest
 
 from support.waiting import await_that
 from tandem.kube import operator as operator_module
+from tandem.kube.children import processes
 from tandem.kube.children.processes import ChildProcess, ChildProcesses
-from tandem.operations.machine.events import Effect, Event, Point
+from tandem.kube.controllers.operation import OperationController, StopSignal
+from tandem.kube.tables.context import tables
+from tandem.operations.machine.events import Effect, Event, Point, StopRequest
 from tandem.operations.machine.state import OperationState
+from tandem.operations.model import Table
 from tandem.operations.session.performer import Performer
+from tandem.operations.session.session import Session
 
 
 @dataclass(frozen=True)
@@ -29,26 +34,35 @@ class Halts:
 
     def at(self, point: Point) -> None:
         """Let the next one halt; to be called before it comes there."""
-        for name in ("reached", "go"):
+        for name in ("reached", "asked", "go"):
             (self.folder / name).unlink(missing_ok=True)
         (self.folder / "halt").write_text(point.value)
 
     def await_reached(self) -> None:
         await_that((self.folder / "reached").exists, "no operation has come there")
 
+    def await_asked(self) -> None:
+        """Until an operation is asked to stop."""
+        await_that((self.folder / "asked").exists, "no operation is asked to stop")
+
     def go(self) -> None:
         (self.folder / "go").touch()
 
     def __call__(self) -> None:
         """In the child."""
-        perform = Performer.perform
+        perform, request_stop = Performer.perform, Session.request_stop
 
         def performed(performer: Performer, effect: Effect, state: OperationState) -> Event:
             if self._halts(effect.point):
                 await_that((self.folder / "go").exists, "the test does not go on")
             return perform(performer, effect, state)
 
+        def asked(session: Session, request: StopRequest) -> None:
+            request_stop(session, request)
+            (self.folder / "asked").touch()
+
         Performer.perform = performed  # type: ignore[method-assign]
+        Session.request_stop = asked  # type: ignore[method-assign]
 
     def _halts(self, point: Point) -> bool:
         halt = self.folder / "halt"
@@ -59,6 +73,51 @@ class Halts:
         except FileNotFoundError:  # another one was first
             return False
         return True
+
+
+@dataclass(frozen=True)
+class Ends:
+    """While the file `bomb` is in the folder, a look at a table whose location has this text in it
+    ends the child, as too large a table does."""
+
+    folder: Path
+    text: str = "bomb"
+
+    @property
+    def bomb(self) -> Path:
+        return self.folder / "bomb"
+
+    def __call__(self) -> None:
+        """In the child."""
+        adopt = tables.adopt
+
+        def adopted(table: Table, *arguments: Any, **more: Any) -> Any:
+            if self.text in table.location and self.bomb.exists():
+                os.kill(os.getpid(), signal.SIGKILL)
+            return adopt(table, *arguments, **more)
+
+        tables.adopt = adopted  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class Fails:
+    """The first controller of an operation fails, as by a bug."""
+
+    folder: Path
+
+    def __call__(self) -> None:
+        """In the child."""
+        run = OperationController.run
+
+        async def failing(controller: OperationController, stopped: StopSignal) -> None:
+            try:
+                (self.folder / "failed").touch(exist_ok=False)
+            except FileExistsError:
+                await run(controller, stopped)
+                return
+            raise RuntimeError("the test")
+
+        OperationController.run = failing  # type: ignore[method-assign]
 
 
 @dataclass
@@ -73,7 +132,8 @@ class Children:
         return [child for child in living if namespace in ("", child.key.namespace)]
 
     def only(self, namespace: str = "") -> ChildProcess:
-        [child] = self.living(namespace)
+        """The only one, beside those of tables that have one to themselves."""
+        [child] = [child for child in self.living(namespace) if not child.key.alone]
         return child
 
 
@@ -88,6 +148,12 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Children:
 
     monkeypatch.setattr(operator_module, "ChildProcesses", Recorded)
     return children
+
+
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have children looked at often, and begun without pauses."""
+    for name, value in (("_LOOK_S", 0.1), ("_PING_S", 0.1), ("_PAUSES_S", (0.0,))):
+        monkeypatch.setattr(processes, name, value)
 
 
 def kill(child: ChildProcess) -> None:
