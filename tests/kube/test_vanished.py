@@ -61,7 +61,11 @@ def stage(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         patch.setattr(TableController, "_live", live)
         patch.setattr(table_controller, "_STILL_THERE_S", 0.5)
         settings = quick_settings(
-            cluster, space.namespace, kubeconfig=proxy.kubeconfig(folder), finalizers=False
+            cluster,
+            space.namespace,
+            kubeconfig=proxy.kubeconfig(folder),
+            finalizers=False,
+            in_children=False,
         )
         with operating(settings, jobs) as operator:
             yield Stage(space, jobs, proxy, lives, folder, operator)

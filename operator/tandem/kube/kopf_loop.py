@@ -15,6 +15,7 @@ from typing import Any
 import kopf
 import structlog
 
+from tandem.kube.children.link import TASK
 from tandem.kube.client.api import ApiError
 from tandem.kube.controllers.ended import EndedController
 from tandem.kube.runtime.context import OperatorSettings
@@ -108,7 +109,7 @@ async def run_kopf(
     lost = blind = False
     try:
         with _tolerate_refusals_at_the_end(over):
-            earlier = asyncio.all_tasks()
+            earlier = _Tasks(asyncio.all_tasks())
             roots = await kopf.spawn_tasks(
                 registry=registry,
                 settings=kopf_settings,
@@ -147,6 +148,15 @@ async def run_kopf(
         return False
     state.phase = KopfPhase.RESTARTS
     return True
+
+
+class _Tasks(set[asyncio.Task[Any]]):
+    """Those that kopf must not end: the earlier ones, and whatever serves children, which outlive
+    a run of it."""
+
+    def __contains__(self, task: object) -> bool:
+        serves = isinstance(task, asyncio.Task) and task.get_name().startswith(TASK)
+        return serves or super().__contains__(task)
 
 
 async def _never() -> None:

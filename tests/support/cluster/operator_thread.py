@@ -257,9 +257,11 @@ class Operator:
         clock: Clock | None = None,
         *,
         spark: bool = False,
+        configure_child: Callable[[], None] | None = None,
     ) -> None:
         self.settings = settings
         self._spark = spark
+        self._configure_child = configure_child
         self._clock = clock
         self._jobs = jobs
         self._interceptor = interceptor
@@ -328,6 +330,7 @@ class Operator:
                 working=ready,
                 runner_factory=None if self._spark else lambda *_: self._jobs,
                 clock=self._clock,
+                configure_child=self._configure_child,
             )
         finally:
             saying.cancel()
@@ -363,9 +366,13 @@ def operating(
     clock: Clock | None = None,
     *,
     spark: bool = False,
+    configure_child: Callable[[], None] | None = None,
 ) -> Iterator[Operator]:
-    """An operator for the length of the block. With `spark`, its jobs are SparkApplications."""
-    operator = Operator(settings, jobs, interceptor, clock, spark=spark).start()
+    """An operator for the length of the block. With `spark`, its jobs are SparkApplications.
+    `configure_child`: called in each child as it begins; to be pickled."""
+    operator = Operator(
+        settings, jobs, interceptor, clock, spark=spark, configure_child=configure_child
+    ).start()
     try:
         yield operator
     finally:

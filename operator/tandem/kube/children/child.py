@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Final
 
 import structlog
@@ -34,7 +35,7 @@ from tandem.kube.children.ports import (
     LinkedSlots,
 )
 from tandem.kube.children.tenants import Tenant, environment
-from tandem.kube.client.events import events_go_to
+from tandem.kube.client.events import events_go_to, traceback_of
 from tandem.kube.client.resources import Body, CachedResource, ResourceCache, uid_of
 from tandem.kube.controllers.automation import AutoCompactionController, LogAutomation, RowRetention
 from tandem.kube.controllers.operation import OperationController
@@ -119,6 +120,15 @@ class _Stopped:
         return await self._stopped.wait()
 
 
+class RunEnd(StrEnum):
+    """How the controller of a resource has ended."""
+
+    OVER = "over"
+    LEFT = "left"
+    """It leaves the resource to the next one."""
+    FAILED = "failed"
+
+
 @dataclass
 class _Run:
     """A controller at work."""
@@ -198,36 +208,44 @@ class _Child:
     def _clear(self) -> None:
         self._context.resource_cache.clear()
 
-    async def _begin(self, kind: str, uid: str, on_spark: bool) -> None:
-        """Control a resource until that is over."""
+    def _begin(self, number: int, kind: str, uid: str, on_spark: bool) -> None:
         if on_spark and self._small is not None:
             self._small.suits_not(uid)
-        earlier, stopped = self._runs.get(uid), _Stopped()
-        control = self._control(kind, uid, stopped, None if earlier is None else earlier.task)
-        task = asyncio.create_task(control, name=f"run {kind}")
-        run = self._runs[uid] = _Run(task, stopped)
-        try:
-            await task
-        finally:
-            if self._runs.get(uid) is run:
-                del self._runs[uid]
-            self._over(uid)
+        stopped, before = _Stopped(), self._runs.get(uid)
+        controlling = self._control(number, kind, uid, stopped, before)
+        task = asyncio.create_task(controlling, name=f"run {kind}")
+        self._runs[uid] = _Run(task, stopped)
 
     async def _control(
-        self, kind: str, uid: str, stopped: _Stopped, earlier: asyncio.Task[None] | None
+        self,
+        number: int,
+        kind: str,
+        uid: str,
+        stopped: _Stopped,
+        before: _Run | None,
     ) -> None:
-        if earlier is not None:
-            await asyncio.wait({earlier})
-        body = self._context.resource_cache.body(uid)
-        if body is not None:
-            made = OperationController if kind in OPERATIONS else TableController
-            await made(self._context, body).run(stopped)
-
-    def _over(self, uid: str) -> None:
-        self._metrics.flush(self.link)
-        if uid in self._context.cancelled:
+        """`before`: the same resource's controller that the operator has left, and which ends."""
+        made = OperationController if kind in OPERATIONS else TableController
+        how = RunEnd.OVER
+        try:
+            if before is not None:
+                await asyncio.wait({before.task})
+            body = self._context.resource_cache.body(uid)
+            if body is not None:
+                await made(self._context, body).run(stopped)
+            if stopped.reason is DaemonStoppingReason.OPERATOR_EXITING:
+                how = RunEnd.LEFT
+        except Exception as error:  # noqa: BLE001 - a bug, after which the operator tries again
+            _log.error("a bug: please report it", at=traceback_of(error))
+            how = RunEnd.FAILED
+        finally:
+            run = self._runs.get(uid)
+            if run is not None and run.stopped is stopped:
+                del self._runs[uid]
+            self._metrics.flush(self.link)
+            cancelled = uid in self._context.cancelled
             self._context.cancelled.discard(uid)
-            self.link.tell("cancelled", uid)
+            self.link.tell("done", number, uid, how, cancelled)
 
     def _stop(self, uid: str, reason: int) -> None:
         run = self._runs.get(uid)
@@ -240,11 +258,12 @@ class _Child:
         if run is not None:
             run.task.cancel()
 
-    async def _clean_up(self, body: Body) -> None:
-        try:
-            await OperationController(self._context, body).clean_up()
-        finally:
-            self._over(uid_of(body))
+    async def _clean_up(self, body: Body) -> bool:
+        """Whether it is done."""
+        await OperationController(self._context, body).clean_up()
+        cancelled = uid_of(body) in self._context.cancelled
+        self._context.cancelled.discard(uid_of(body))
+        return cancelled
 
     # What the controllers say
 

@@ -31,6 +31,9 @@ LONGEST: Final = 64 << 20
 _UNSENT: Final = 64 << 20
 """Bytes that the other side may leave unread: more of them, and it hangs."""
 
+TASK: Final = "child: "
+"""How the names of tasks begin that serve a child. kopf must not end them with its own."""
+
 Handler = Callable[..., Awaitable[Any] | None]
 """Called in the loop with the arguments of a message; asked for an answer, it returns a coroutine.
 It checks its arguments itself."""
@@ -124,7 +127,7 @@ class Link:
                 raise ValueError("it has to be asked")
         elif "ask" in message:
             answering = self._answer(int(message["number"]), str(message["ask"]), arguments)
-            task = asyncio.create_task(answering, name=f"answer {message['ask']}")
+            task = asyncio.create_task(answering, name=f"{TASK}answer {message['ask']}")
             self._answering.add(task)
             task.add_done_callback(self._answering.discard)
         else:

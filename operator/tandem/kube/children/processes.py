@@ -10,18 +10,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import itertools
 import os
 import socket
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from signal import SIGKILL, Signals
-from typing import Any, Final
+from typing import Final
 from zlib import crc32
 
 import structlog
@@ -30,8 +31,8 @@ from kopf import DaemonStoppingReason
 from tandem.errors import InvalidSpec, LocksUnavailable, Reason
 from tandem.kube.children import child as child_process
 from tandem.kube.children.at_work import AtWork
-from tandem.kube.children.child import ChildSettings
-from tandem.kube.children.link import LinkEnded
+from tandem.kube.children.child import ChildSettings, RunEnd
+from tandem.kube.children.link import TASK, LinkEnded
 from tandem.kube.children.services import ChildServices
 from tandem.kube.children.tenants import Tenant, environment
 from tandem.kube.client.api import ApiError
@@ -137,6 +138,10 @@ def tenant_of(table: Body | None, namespace: str) -> TenantKey:
     )
 
 
+def _is_deleted(stopped: StopSignal) -> bool:
+    return stopped.reason is not None and DaemonStoppingReason.RESOURCE_DELETED in stopped.reason
+
+
 class ChildProcess:
     """A child as the operator sees it. To be used on the operator's loop."""
 
@@ -150,17 +155,17 @@ class ChildProcess:
         self.key = key
         self.at_work = at_work
         self.services = services
-        self.runs: set[str] = set()
-        """The uids of what it controls."""
-        self.moved: set[str] = set()
-        """Those of them that another child is to control next."""
+        self.runs: dict[str, asyncio.Future[bool]] = {}
+        """By the uids of resources: what is set when their controllers have ended."""
         self.begun_s = time.monotonic()
         self.idle_since_s = time.monotonic()
         self.end = ""
         """How it ended; "" while it lives."""
         self._process = process
         self._killed_for = ""
-        self._over = asyncio.Event()
+        self._numbers = itertools.count()
+        self._by_number: dict[int, asyncio.Future[bool]] = {}
+        services.on_done = self._done
 
     @property
     def pid(self) -> int:
@@ -171,30 +176,41 @@ class ChildProcess:
         """Bytes that it has for itself: what a kill gives back. 0 if it has ended."""
         return _private_bytes(self.pid)
 
-    async def run(self, kind: str, uid: str, *, on_spark: bool) -> None:
-        """Have it control a resource, until that is over. Raises: ChildEnded; TandemError for a bug
-        of the controller."""
-        self.runs.add(uid)
+    async def run(self, kind: str, uid: str, *, on_spark: bool) -> bool:
+        """Have it control a resource, until that is over (False) or left to the next one (True).
+        Raises: ChildEnded; RuntimeError if the controller failed, which is a bug."""
+        if self.end:
+            raise ChildEnded(self.end)
+        over: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.runs[uid] = over
+        number = next(self._numbers)
+        self._by_number[number] = over
+        self.services.link.tell("run", number, kind, uid, on_spark)
         try:
-            await self._ask("run", kind, uid, on_spark)
+            return await over
         except asyncio.CancelledError:
             self.services.link.tell("leave", uid)
             raise
         finally:
-            self.runs.discard(uid)
+            self.runs.pop(uid, None)
+            del self._by_number[number]
             self.services.forget(uid)
             self.idle_since_s = time.monotonic()
 
-    async def clean_up(self, body: Body) -> None:
-        """Have it cancel what an operation left. Raises: as `run`."""
-        await self._ask("clean_up", body)
-
-    async def _ask(self, name: str, *arguments: Any) -> Any:
+    async def clean_up(self, body: Body) -> bool:
+        """Have it cancel what a resource left. Whether that is done. Raises: ChildEnded."""
+        if self.end:
+            raise ChildEnded(self.end)
+        uid = uid_of(body)
+        over: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.runs[uid] = over
         try:
-            return await self.services.link.ask(name, *arguments)
+            return bool(await self.services.link.ask("clean_up", body))
         except LinkEnded:
-            await self._over.wait()
-            raise ChildEnded(self.end) from None
+            return await over
+        finally:
+            self.runs.pop(uid, None)
+            self.idle_since_s = time.monotonic()
 
     def kill(self, why: str) -> None:
         self._killed_for = self._killed_for or why
@@ -215,17 +231,9 @@ class ChildProcess:
         await asyncio.to_thread(self._reap)
         self.end = self._killed_for or _how(self._process.exitcode)
         self.services.close()
-
-    def abandon(self) -> None:
-        """It is not served any more, and was killed."""
-        self.end = self._killed_for
-        self.services.link.close()
-        self.services.close()
-        self.is_over()
-
-    def is_over(self) -> None:
-        """What it controlled may be another child's from now on."""
-        self._over.set()
+        for over in self.runs.values():
+            if not over.done():
+                over.set_exception(ChildEnded(self.end))
 
     async def answers(self) -> bool:
         """Whether it answers in time."""
@@ -249,6 +257,15 @@ class ChildProcess:
         """Whether it lives although it counts as ended, since the fork server has ended."""
         return not self.end and self._process.exitcode == _UNKNOWN and alive(self.pid)
 
+    def _done(self, number: int, how: str) -> None:
+        over = self._by_number.get(number)
+        if over is None or over.done():
+            return
+        if how == RunEnd.FAILED:
+            over.set_exception(RuntimeError("its controller failed, see the log"))
+        else:
+            over.set_result(how == RunEnd.LEFT)
+
 
 def _how(code: int | None) -> str:
     if code is None or code == _UNKNOWN:
@@ -266,11 +283,6 @@ def _private_bytes(pid: int) -> int:
         return 0
     kinds = ("Private_Clean:", "Private_Dirty:")
     return sum(int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith(kinds))
-
-
-def _is_deleted(stopped: StopSignal) -> bool:
-    reason = stopped.reason
-    return reason is not None and DaemonStoppingReason.RESOURCE_DELETED in reason
 
 
 @dataclass(slots=True)
@@ -306,6 +318,8 @@ class ChildProcesses:
         self._forks = get_context("forkserver")
         self._forks.set_forkserver_preload([_TEMPLATE])
         self._children: dict[TenantKey, ChildProcess] = {}
+        self._retired: set[ChildProcess] = set()
+        """Those that end as soon as they have left what they control."""
         self._beginning: dict[TenantKey, asyncio.Lock] = {}
         self._deaths: dict[TenantKey, _Deaths] = {}
         self._killers: Counter[str] = Counter()
@@ -319,7 +333,8 @@ class ChildProcesses:
         self._closed = False
 
     def living(self) -> list[ChildProcess]:
-        return [child for child in self._children.values() if not child.end]
+        children = (*self._children.values(), *self._retired)
+        return [child for child in children if not child.end]
 
     # What the operator's handlers say
 
@@ -349,65 +364,52 @@ class ChildProcesses:
     async def run(self, body: Body, stopped: StopSignal) -> None:
         """Have a resource controlled until that is over, or `stopped`. To be called in the context
         of a kopf handler, in which events about it are posted."""
-        kind, uid = key_of(body)[0], uid_of(body)
+        kind, namespace, name = key_of(body)
+        uid = uid_of(body)
+        self._event_contexts[uid] = contextvars.copy_context()
+        self._context.active_operations.add(uid)
         stopping = asyncio.create_task(self._pass_stop(uid, stopped), name="mind the stop")
-        with self._controlled(uid):
-            try:
-                while not stopping.done() and self._context.may_write():
-                    try:
-                        child = await self._child(self._tenant(body), stopping)
-                        if child is None or stopping.done():
-                            break
-                        await child.run(kind, uid, on_spark=uid in self._unsuited)
-                    except ChildEnded as error:
-                        self._log_end(body, error)
-                        continue
-                    if uid not in child.moved:
+        try:
+            while not stopping.done() and self._context.may_write():
+                try:
+                    child = await self._child(self._tenant(body), stopping)
+                    if child is None or stopping.done():
+                        break
+                    if not await child.run(kind, uid, on_spark=uid in self._unsuited):
                         return
-                    child.moved.discard(uid)
-                if kind in OPERATIONS and _is_deleted(stopped):
-                    await self.clean_up(self._context.resource_cache.body(uid) or body)
-            finally:
-                stopping.cancel()
-                self._end_with_kopf(stopped)
-
-    def _end_with_kopf(self, stopped: StopSignal) -> None:
-        """As kopf ends, it waits for every task of ours, also for those that serve children."""
-        reason = stopped.reason
-        if reason is None or DaemonStoppingReason.OPERATOR_EXITING not in reason:
-            return
-        for child in self.living():
-            if not child.runs:
-                del self._children[child.key]
-                child.close("the operator ends")
+                except ChildEnded as error:
+                    _log.warning(
+                        "its process has ended",
+                        kind=kind,
+                        namespace=namespace,
+                        name=name,
+                        how=str(error),
+                    )
+            if kind in OPERATIONS and _is_deleted(stopped):
+                # No controller has cancelled it.
+                await self._clean_up(self._context.resource_cache.body(uid) or body)
+        finally:
+            stopping.cancel()
+            self._event_contexts.pop(uid, None)
+            self._context.active_operations.discard(uid)
 
     async def clean_up(self, body: Body) -> None:
         """Cancel what a resource left that was deleted while no operator ran."""
-        with self._controlled(uid_of(body)):
-            while (child := await self._child(self._tenant(body), None)) is not None:
-                try:
-                    await child.clean_up(body)
-                except ChildEnded as error:
-                    self._log_end(body, error)
-                    continue
-                return
-
-    @contextlib.contextmanager
-    def _controlled(self, uid: str) -> Iterator[None]:
+        uid = uid_of(body)
         self._event_contexts[uid] = contextvars.copy_context()
         self._context.active_operations.add(uid)
         try:
-            yield
+            await self._clean_up(body)
         finally:
             self._event_contexts.pop(uid, None)
             self._context.active_operations.discard(uid)
 
-    @staticmethod
-    def _log_end(body: Body, error: ChildEnded) -> None:
-        kind, namespace, name = key_of(body)
-        _log.warning(
-            "its process has ended", kind=kind, namespace=namespace, name=name, how=str(error)
-        )
+    async def _clean_up(self, body: Body) -> None:
+        while (child := await self._child(self._tenant(body), None)) is not None:
+            with contextlib.suppress(ChildEnded):
+                if await child.clean_up(body):
+                    self._context.cancelled.add(uid_of(body))
+                return
 
     async def _pass_stop(self, uid: str, stopped: StopSignal) -> None:
         await stopped.wait()
@@ -435,7 +437,8 @@ class ChildProcesses:
         return tenant
 
     def _move(self, table: CachedResource) -> None:
-        """A LakeTable that has other credentials is another child's, and so are its operations."""
+        """A LakeTable that has other credentials is another child's, and so are its operations.
+        Their claims are given up by the end of their child alone, so that one ends with them."""
         cache = self._context.resource_cache
         body = cache.body(table.uid)
         if body is None:
@@ -443,10 +446,12 @@ class ChildProcesses:
         tenant = self._tenant(body)
         uids = [table.uid, *(each.uid for each in cache.of_table(table.namespace, table.name))]
         for child in self._of_namespace(table.namespace):
-            for uid in uids if child.key != tenant else ():
-                if uid in child.runs and uid not in child.moved:
-                    child.moved.add(uid)
-                    child.services.link.tell("stop", uid, _MOVES.value)
+            moving = {uid for uid in uids if uid in child.runs and child.key != tenant}
+            if moving - {table.uid} and self._children.get(child.key) is child:
+                self._retired.add(self._children.pop(child.key))
+                moving = {*child.runs}
+            for uid in moving:
+                child.services.link.tell("stop", uid, _MOVES.value)
 
     async def _child(
         self, key: TenantKey, stopping: asyncio.Task[None] | None
@@ -521,7 +526,7 @@ class ChildProcesses:
         )
         await services.link.connect(own)
         child = ChildProcess(key, process, services, at_work)
-        serving = asyncio.create_task(self._serve(child, members), name="serve a child")
+        serving = asyncio.create_task(self._serve(child, members), name=f"{TASK}serve")
         self._serving.add(serving)
         serving.add_done_callback(self._serving.discard)
         context.metrics.child_processes_started.count()
@@ -536,24 +541,17 @@ class ChildProcesses:
         return child
 
     async def _serve(self, child: ChildProcess, members: LockMembers) -> None:
-        try:
-            await child.serve()
-        except asyncio.CancelledError:
-            # By kopf, which takes every task for its own as it ends: what a child without us asks
-            # for would not be answered.
-            child.kill("the operator's loop ends")
-            child.abandon()
-            self._children.pop(child.key, None)
-            raise
+        await child.serve()
         services = child.services
         self._unsuited |= services.unsuited | services.at_work
         if services.at_work:
             self._context.metrics.small_jobs_lost.add(len(services.at_work))
         if self._children.get(child.key) is child:
             del self._children[child.key]
+        self._retired.discard(child)
         tables = child.at_work.tables()
         child.at_work.close()
-        if child.runs and not self._closed:
+        if child.runs:
             self._context.metrics.child_processes_lost.count()
             self._died(child.key, time.monotonic() - child.begun_s)
             self._killers.update(tables)
@@ -569,13 +567,9 @@ class ChildProcesses:
         if child.runs and child.key.alone:
             await self._tell_too_large(child)
         loop = asyncio.get_running_loop()
-        try:
+        with contextlib.suppress(LocksUnavailable):
             # Only now may another one take its attempts over.
             await loop.run_in_executor(self._threads, members.leave)
-        except LocksUnavailable as error:
-            _log.warning("a child that has ended counts as alive", problem=str(error))
-        finally:
-            child.is_over()
 
     async def _tell_too_large(self, child: ChildProcess) -> None:
         """A table ends every process that works on it: say so in its status, since none of them
@@ -615,7 +609,7 @@ class ChildProcesses:
             if time.monotonic() - asked_s >= _PING_S:
                 asked_s = time.monotonic()
                 for child in self.living():
-                    task = asyncio.create_task(self._ask(child), name="ask a child")
+                    task = asyncio.create_task(self._ask(child), name=f"{TASK}ping")
                     self._serving.add(task)
                     task.add_done_callback(self._serving.discard)
 
@@ -626,7 +620,11 @@ class ChildProcesses:
     def _end_idle(self) -> None:
         now_s = time.monotonic()
         for child in self.living():
-            if not child.runs and now_s - child.idle_since_s >= IDLE_S:
+            if child.runs:
+                continue
+            if child in self._retired:
+                child.close("its operations have moved")
+            elif now_s - child.idle_since_s >= IDLE_S:
                 del self._children[child.key]
                 child.close("it was idle")
 

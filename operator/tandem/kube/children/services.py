@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from tandem.errors import ClusterUnavailable, LocationNotAllowed
 from tandem.jobs.runner import JobRunner
-from tandem.kube.children.link import Handler, Link
+from tandem.kube.children.link import TASK, Handler, Link
 from tandem.kube.children.ports import (
     REQUEST,
     STATUS,
@@ -31,6 +31,7 @@ from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.runtime.leader import MEMBERS
 from tandem.kube.runtime.slots import Lane
 from tandem.kube.tables.figures import TableFigures
+from tandem.locks.store import LockStore
 from tandem.spec.common import GROUP, OPERATIONS, VERSION, plural
 from tandem.spec.loader import parse
 from tandem.spec.resources import Operation
@@ -39,8 +40,6 @@ from tandem.spec.table import LakeTable
 _T = TypeVar("_T")
 _VERBS: Final = frozenset({"GET", "POST", "PATCH", "DELETE"})
 _KINDS: Final = frozenset(plural(kind) for kind in (*OPERATIONS, TABLE_KIND))
-
-
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9.-]*")
 """What Kubernetes takes as a name: nothing that begins a query, or is decoded to another path."""
 
@@ -115,6 +114,8 @@ class ChildServices:
         """The uids of operations whose small job failed in this child."""
         self.at_work: set[str] = set()
         """The uids of operations that have a small job."""
+        self.on_done: Callable[[int, str], None] = lambda _run, _how: None
+        """Called when a controller has ended, with the number of its run and a `RunEnd`."""
 
     def _handlers(self) -> Mapping[str, Handler]:
         locks = self._context.locks
@@ -124,9 +125,15 @@ class ChildServices:
             "locks.extend": self._extend,
             "locks.watch": self._watch,
             "locks.unwatch": self._unwatch,
-            "locks.enter_commit": self._of_lock(locks.enter_commit),
-            "locks.leave_commit": self._of_lock(locks.leave_commit),
-            "locks.release": self._of_lock(locks.release),
+            "locks.enter_commit": lambda table, *whose: self._on_own(
+                table, lambda: str(locks.enter_commit(table, *map(str, whose)))
+            ),
+            "locks.leave_commit": lambda table, *whose: self._on_own(
+                table, lambda: locks.leave_commit(table, *map(str, whose))
+            ),
+            "locks.release": lambda table, *whose: self._on_own(
+                table, lambda: locks.release(table, *map(str, whose))
+            ),
             "locks.entries": self._entries,
             "slots.take": self._take_slot,
             "slots.force": self._force_slot,
@@ -141,8 +148,8 @@ class ChildServices:
             "event": self._post,
             "figures": self._figures,
             "small_job": self._small_job,
-            "gone": self._gone,
-            "cancelled": self._cancelled,
+            "gone": lambda uid: self._context.resource_cache.remove(str(uid)),
+            "done": self._done,
         }
 
     def close(self) -> None:
@@ -161,6 +168,13 @@ class ChildServices:
 
     async def _in_thread(self, call: Callable[[], _T]) -> _T:
         return await self._loop.run_in_executor(self._threads, call)
+
+    async def _on_own(self, table: str, call: Callable[[], _T]) -> _T:
+        """Call the lock store about a table. Raises: LocationNotAllowed if it is no table of the
+        tenant's namespace."""
+        if not any(table == each or table.startswith(f"{each}/") for each in self._locations):
+            raise LocationNotAllowed("locks of another tenant's table", resource=table)
+        return await self._in_thread(call)
 
     # The API server
 
@@ -190,49 +204,35 @@ class ChildServices:
 
     # Locks
 
-    def _table(self, location: object) -> str:
-        """Raises: LocationNotAllowed if it is not one of this tenant's."""
-        table = str(location)
-        if any(table == each or table.startswith(f"{each}/") for each in self._locations):
-            return table
-        raise LocationNotAllowed("the locks of a table of another tenant", resource=table)
-
     async def _acquire(self, request: str) -> dict[str, Any]:
         wanted = requested(request)
-        self._table(wanted.table)
-        return grant(await self._in_thread(lambda: self._context.locks.acquire(wanted)))
+        locks = self._context.locks
+        return grant(await self._on_own(wanted.table, lambda: locks.acquire(wanted)))
 
     async def _extend(
         self, table: str, operation: str, owner: str, resources: str
     ) -> dict[str, Any]:
-        locks, wanted = self._context.locks, requested(resources).resources
-        own = self._table(table)
-        return grant(await self._in_thread(lambda: locks.extend(own, operation, owner, wanted)))
-
-    def _of_lock(self, call: Callable[[str, str, str], _T]) -> Handler:
-        """A call about one entry: its table, operation and owner."""
-
-        async def answer(table: str, operation: str, owner: str) -> _T:
-            own = self._table(table)
-            return await self._in_thread(lambda: call(own, str(operation), str(owner)))
-
-        return answer
+        locks: LockStore = self._context.locks
+        wanted = requested(resources).resources
+        return grant(
+            await self._on_own(table, lambda: locks.extend(table, operation, owner, wanted))
+        )
 
     async def _entries(self, table: str) -> list[tuple[str, int, int]]:
-        own = MEMBERS if table == MEMBERS else self._table(table)
-        found = await self._in_thread(lambda: self._context.locks.entries(own))
-        return [lock_entry(each) for each in found]
+        def found() -> list[tuple[str, int, int]]:
+            return [lock_entry(each) for each in self._context.locks.entries(table)]
+
+        # Whose entry is among the members is how one learns which processes live.
+        return await (self._in_thread(found) if table == MEMBERS else self._on_own(table, found))
 
     async def _watch(self, number: int, table: str, operation: str) -> None:
-        own = self._table(table)
-
         def wake() -> None:
             # From a thread, and perhaps when the loop has ended.
             if not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self.link.tell, "locks.wake", number)
 
         locks = self._context.locks
-        end = await self._in_thread(lambda: locks.watch(own, str(operation), wake))
+        end = await self._on_own(table, lambda: locks.watch(table, operation, wake))
         if self.link.ended:
             self._threads.submit(end)
         else:
@@ -248,8 +248,9 @@ class ChildServices:
     async def _take_slot(self, ticket: int, namespace: str, table: str) -> None:
         lane = self._lane(namespace, table)
         slots = self._context.slots
-        task = asyncio.ensure_future(
-            slots.take(lane, lambda why: self.link.tell("slots.queued", ticket, why))
+        task = asyncio.create_task(
+            slots.take(lane, lambda why: self.link.tell("slots.queued", ticket, why)),
+            name=f"{TASK}take a slot",
         )
         self._waiting[ticket] = task
         try:
@@ -335,9 +336,8 @@ class ChildServices:
             self._context.metrics.record(name, how, value, labels)
 
     def _post(self, body: dict[str, Any], reason: str, message: str, warning: bool) -> None:
-        metadata = body["metadata"]
-        where = self._event_context(str(metadata["uid"]))
-        if where is not None and metadata["namespace"] == self._tenant.namespace:
+        where = self._event_context(str(body["metadata"]["uid"]))
+        if where is not None:
             where.copy().run(events.post, body, reason, message, warning=warning)
 
     def _figures(self, key: tuple[str, str], found: Mapping[str, Any]) -> None:
@@ -345,17 +345,10 @@ class ChildServices:
         if namespace == self._tenant.namespace:
             self._context.figures[namespace, str(name)] = TableFigures.from_json(found)
 
-    def _cancelled(self, uid: str) -> None:
-        if self._is_ours(uid):
-            self._context.cancelled.add(uid)
-
-    def _gone(self, uid: str) -> None:
-        if self._is_ours(uid):
-            self._context.resource_cache.remove(uid)
-
-    def _is_ours(self, uid: str) -> bool:
-        found = self._context.resource_cache.by_uid(uid)
-        return found is not None and found.namespace == self._tenant.namespace
+    def _done(self, run: int, uid: str, how: str, cancelled: bool) -> None:
+        if cancelled:
+            self._context.cancelled.add(str(uid))
+        self.on_done(int(run), str(how))
 
     def _small_job(self, uid: str, has: bool | None) -> None:
         self.at_work.discard(uid)

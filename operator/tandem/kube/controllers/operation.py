@@ -249,8 +249,8 @@ class OperationController:
         for dependency in spec_of(self._body).get("dependsOn") or ():
             watched.append((str(dependency.get("kind")), namespace, str(dependency.get("name"))))
         ends = [cache.watch(key, self._changed) for key in watched]
-        self._changed()  # since this controller was made
         try:
+            self._changed()  # perhaps since our body was taken
             if not self._deleted:
                 await self._await_finalizer()
             while not self._signals.leaving and self._context.may_write():

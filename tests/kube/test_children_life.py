@@ -1,0 +1,259 @@
+"""The children of an operator, from begin to end, under a real API server: which resources each
+has, and that none outlives its use."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kube.child_stage import TABLE, Stage, settings_of
+from support.cluster.child_hooks import Ends, Fails, Halts, kill, quickly, recorded
+from support.cluster.operator_thread import Operator, Resources, condition, operating
+from support.jobs import quick_lake
+from support.lake.lake import batch
+from support.lake.rows import id_in, plus
+from support.waiting import await_that
+from tandem.kube import handlers
+from tandem.kube import operator as operator_module
+from tandem.kube.children import processes
+from tandem.operations.machine.events import Point
+from tandem.spark.runtime.control import alive
+from tandem.spec.labels import FINALIZER
+
+if TYPE_CHECKING:
+    from support.cluster.api_server import Cluster
+    from tandem.kube.client.api import Api
+
+
+@pytest.fixture
+def stage(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    """A namespace, before any operator."""
+    quickly(monkeypatch)
+    space = Resources(cluster, cluster.namespace("child-life"))
+    return Stage(space, tmp_path, Halts(tmp_path), recorded(monkeypatch))
+
+
+@contextmanager
+def running(stage: Stage, *others: str, **more: Any) -> Iterator[Operator]:
+    settings = settings_of(stage.space.cluster, stage.space.namespace, *others)
+    with operating(settings, stage.jobs, **{"configure_child": stage.halts, **more}) as operator:
+        yield operator
+
+
+# One for each tenant
+
+
+def test_a_death_in_one_namespace_is_not_noticed_in_another(stage: Stage, cluster: Cluster) -> None:
+    space = Resources(cluster, cluster.namespace("neighbour"))
+    neighbour = Stage(space, stage.folder / "n", stage.halts, stage.children, stage.jobs)
+    with running(stage, space.namespace):
+        stage.lake()
+        table, lake = neighbour.lake()
+        stage.halts.at(Point.RECONCILE)
+        operation = neighbour.apply(table, lake.update("id < 12", v="v + 1"), backoffLimit=0)
+        stage.halts.await_reached()
+        child = stage.children.only(space.namespace)
+        kill(stage.children.only(stage.space.namespace))
+        await_that(lambda: stage.children.living(stage.space.namespace), "no other one begins")
+        assert stage.children.only(space.namespace) is child
+        stage.halts.go()
+        assert space.await_end(*operation)["attempt"] == 1
+    assert not stage.jobs.started
+
+
+def test_a_table_with_another_secret_moves_to_another_child(stage: Stage) -> None:
+    """And so do its operations, and what else their child controls, at no cost."""
+    space = stage.space
+    for name in ("one", "other"):
+        body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": {}}
+        space.cluster.request("POST", f"/api/v1/namespaces/{space.namespace}/secrets", body)
+    with running(stage):
+        storage = {"secretRef": {"name": "one"}}
+        (name, lake), (stays, neighbour) = stage.lake(storage=storage), stage.lake(storage=storage)
+        first = stage.children.only()
+        with stage.jobs.held():
+            moves = stage.apply(name, lake.delete("ln(v + 1) > 8"), backoffLimit=0)
+            await_that(lambda: stage.jobs.started, "its job is not started")
+            stage.halts.at(Point.RECONCILE)
+            remains = stage.apply(stays, neighbour.update("id < 12", v="v + 1"), backoffLimit=0)
+            stage.halts.await_reached()
+            space.patch(TABLE, name, {"spec": {"storage": {"secretRef": {"name": "other"}}}})
+            stage.halts.await_asked()
+            stage.halts.go()
+            await_that(lambda: first.end == "its operations have moved", lambda: first.end)
+
+            def moved() -> bool:
+                runs = {child.key.secret: child.runs for child in stage.children.living()}
+                return set(runs) == {"one", "other"} and len(runs["other"]) == 2
+
+            await_that(moved, lambda: stage.children.living())
+        for operation in (moves, remains):
+            status = space.await_end(*operation)
+            assert status["phase"] == "Succeeded", status
+    assert len(stage.jobs.started) == 1
+    lake.assert_clean()
+    neighbour.assert_clean()
+
+
+def test_a_table_that_ends_its_children_has_one_to_itself(stage: Stage, tmp_path: Path) -> None:
+    """Its neighbours go on, and it comes back once it is smaller."""
+    ends = Ends(tmp_path)
+    ends.bomb.touch()
+    bomb = quick_lake.make(tmp_path / "bombs")
+    with running(stage, configure_child=ends):
+        table, lake = stage.lake()
+        stage.space.table("bomb", bomb.location)
+        stage.space.compaction("waits", "bomb")
+        found = stage.space.await_reason(TABLE, "bomb", "TooLarge")
+        ready = condition(found, "Ready")
+        assert "killed by SIGKILL" in ready["message"]
+        assert "--table-memory" in ready["message"]
+        child = stage.children.only()
+        operation = stage.apply(table, lake.compaction("Major"), backoffLimit=0)
+        assert stage.space.await_end(*operation)["attempt"] == 1
+        assert stage.children.only() is child
+        ends.bomb.unlink()
+        stage.space.await_phase(TABLE, "bomb", "Succeeded")
+        assert stage.space.await_end("TableCompaction", "waits")["phase"] == "Succeeded"
+    lake.assert_clean()
+
+
+def test_a_controller_that_fails_runs_again(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in the child that lives on."""
+    monkeypatch.setattr(handlers, "_RETRY_S", 0.2)
+    with running(stage, configure_child=Fails(tmp_path)):
+        table, lake = stage.lake()
+        child = stage.children.only()
+        operation = stage.apply(table, lake.compaction("Major"))
+        assert stage.space.await_end(*operation)["phase"] == "Succeeded"
+        assert (tmp_path / "failed").exists()
+        assert stage.children.only() is child
+
+
+# Its end
+
+
+def test_a_child_that_does_not_answer_is_replaced(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "ANSWER_S", 1.0)
+    with running(stage):
+        table, lake = stage.lake()
+        child = stage.children.only()
+        os.kill(child.pid, signal.SIGSTOP)
+        await_that(lambda: child.end, "its end")
+        assert child.end == "it did not answer within 1 s"
+        operation = stage.apply(table, lake.compaction("Major"))
+        assert stage.space.await_end(*operation)["attempt"] == 1
+        assert stage.children.only() is not child
+
+
+def test_an_idle_child_ends_and_another_one_takes_its_place(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "IDLE_S", 1.0)
+    with running(stage):
+        name, _ = stage.lake()
+        first = stage.children.only()
+        stage.space.delete(TABLE, name)
+        await_that(lambda: first.end == "it was idle", lambda: first.end)
+        assert not alive(first.pid)
+        assert stage.children.living() == []
+        stage.lake()
+        assert stage.children.only() is not first
+
+
+def test_an_operator_that_ends_leaves_no_child(stage: Stage) -> None:
+    """Also none that is stopped, and says nothing."""
+    with running(stage):
+        stage.lake()
+        child = stage.children.only()
+        os.kill(child.pid, signal.SIGSTOP)
+    assert child.end == "the operator has ended"
+    assert not alive(child.pid)
+
+
+def test_the_end_of_an_operator_costs_no_attempt(stage: Stage) -> None:
+    """What its processes have done is lost, as after Ctrl-C: the attempt ends as if it had not
+    begun."""
+    with running(stage) as operator:
+        table, lake = stage.lake()
+        stage.halts.at(Point.RECONCILE)
+        operation = stage.apply(table, lake.update("id < 12", v="v + 1"), backoffLimit=0)
+        stage.halts.await_reached()
+        rows = lake.by_tandem()
+        ending = threading.Thread(target=operator.stop)
+        ending.start()
+        stage.halts.await_asked()
+        stage.halts.go()
+        ending.join()
+    with running(stage):
+        assert stage.space.await_end(*operation)["phase"] == "Succeeded"
+    assert not stage.jobs.started
+    lake.assert_rows(plus(rows, id_in(range(12)), 1))
+    lake.assert_clean()
+
+
+def test_an_operation_that_was_deleted_without_an_operator_is_cleaned_up(stage: Stage) -> None:
+    with running(stage):
+        table, lake = stage.lake()
+        rows = lake.by_tandem()
+        stage.halts.at(Point.RECONCILE)
+        kind, name = stage.apply(table, lake.update("id < 12", v="v + 1"))
+        stage.halts.await_reached()
+        # Killed, it cleans nothing up.
+        kill(stage.children.only())
+        stage.halts.at(Point.RECONCILE)
+        stage.halts.await_reached()
+    stage.space.delete(kind, name)
+    found = stage.space.get(kind, name)
+    assert found is not None
+    assert FINALIZER in found["metadata"]["finalizers"]
+    with running(stage):
+        stage.space.await_gone(kind, name)
+    assert len(stage.children.made) == 2
+    lake.assert_rows(rows)
+    lake.assert_clean()
+
+
+# What outlives a run of kopf
+
+
+def test_children_outlive_a_run_of_kopf(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """kopf starts again when there is a Spark operator; an operation costs that no attempt."""
+    served, hidden = operator_module._served, [True]
+
+    async def without(api: Api, group: str) -> set[str]:
+        if hidden and group.startswith("sparkoperator"):
+            return set()
+        return await served(api, group)
+
+    monkeypatch.setattr(operator_module, "_served", without)
+    monkeypatch.setattr(operator_module, "_SPARK_S", 0.2)
+    with running(stage, spark=True) as operator:
+        table, lake = stage.lake()
+        child = stage.children.only()
+        stage.halts.at(Point.RECONCILE)
+        operation = stage.apply(table, lake.ingest(batch(70)), backoffLimit=0)
+        stage.halts.await_reached()
+        hidden.clear()
+        stage.halts.await_asked()
+        stage.halts.go()
+        await_that(
+            lambda: any("sparkapplications" in task.get_name() for task in operator.tasks()),
+            "a watch of SparkApplications",
+        )
+        assert stage.space.await_end(*operation)["phase"] == "Succeeded"
+        assert stage.children.only() is child
+        again = stage.apply(table, lake.compaction("Major"))
+        assert stage.space.await_end(*again)["phase"] == "Succeeded"
+    lake.assert_clean()

@@ -1,0 +1,162 @@
+"""What tests do to the operator's children. They see them through `recorded`, and have their
+operations halt at a point (`Halts`): that is called in each child as it begins, and arrives there
+by the name of this module."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.waiting import await_that
+from tandem.kube import operator as operator_module
+from tandem.kube.children import processes
+from tandem.kube.children.processes import ChildProcess, ChildProcesses
+from tandem.kube.controllers.operation import OperationController, StopSignal
+from tandem.kube.tables.context import tables
+from tandem.operations.machine.events import Effect, Event, Point, StopRequest
+from tandem.operations.machine.state import OperationState
+from tandem.operations.model import Table
+from tandem.operations.session.performer import Performer
+from tandem.operations.session.session import Session
+
+
+@dataclass(frozen=True)
+class Halts:
+    """While `at` is in force, the first operation that comes to its point halts there, in whichever
+    child it is."""
+
+    folder: Path
+
+    def at(self, point: Point) -> None:
+        """Let the next one halt; to be called before it comes there."""
+        for name in ("reached", "asked", "go"):
+            (self.folder / name).unlink(missing_ok=True)
+        (self.folder / "halt").write_text(point.value)
+
+    def await_reached(self) -> None:
+        await_that((self.folder / "reached").exists, "no operation has come there")
+
+    def await_asked(self) -> None:
+        """Until an operation is asked to stop."""
+        await_that((self.folder / "asked").exists, "no operation is asked to stop")
+
+    def go(self) -> None:
+        (self.folder / "go").touch()
+
+    def __call__(self) -> None:
+        """In the child."""
+        perform, request_stop = Performer.perform, Session.request_stop
+
+        def performed(performer: Performer, effect: Effect, state: OperationState) -> Event:
+            if self._halts(effect.point):
+                await_that((self.folder / "go").exists, "the test does not go on")
+            return perform(performer, effect, state)
+
+        def asked(session: Session, request: StopRequest) -> None:
+            request_stop(session, request)
+            (self.folder / "asked").touch()
+
+        Performer.perform = performed  # type: ignore[method-assign]
+        Session.request_stop = asked  # type: ignore[method-assign]
+
+    def _halts(self, point: Point) -> bool:
+        halt = self.folder / "halt"
+        try:
+            if halt.read_text() != point.value:
+                return False
+            halt.rename(self.folder / "reached")
+        except FileNotFoundError:  # another one was first
+            return False
+        return True
+
+
+@dataclass(frozen=True)
+class Ends:
+    """While the file `bomb` is in the folder, a look at a table whose location has this text in it
+    ends the child, as too large a table does."""
+
+    folder: Path
+    text: str = "bomb"
+
+    @property
+    def bomb(self) -> Path:
+        return self.folder / "bomb"
+
+    def __call__(self) -> None:
+        """In the child."""
+        adopt = tables.adopt
+
+        def adopted(table: Table, *arguments: Any, **more: Any) -> Any:
+            if self.text in table.location and self.bomb.exists():
+                os.kill(os.getpid(), signal.SIGKILL)
+            return adopt(table, *arguments, **more)
+
+        tables.adopt = adopted  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class Fails:
+    """The first controller of an operation fails, as by a bug."""
+
+    folder: Path
+
+    def __call__(self) -> None:
+        """In the child."""
+        run = OperationController.run
+
+        async def failing(controller: OperationController, stopped: StopSignal) -> None:
+            try:
+                (self.folder / "failed").touch(exist_ok=False)
+            except FileExistsError:
+                await run(controller, stopped)
+                return
+            raise RuntimeError("the test")
+
+        OperationController.run = failing  # type: ignore[method-assign]
+
+
+@dataclass
+class Children:
+    """Those of the operator that runs."""
+
+    made: list[ChildProcesses]
+
+    def living(self, namespace: str = "") -> list[ChildProcess]:
+        """Those of a namespace, or all."""
+        living = self.made[-1].living() if self.made else []
+        return [child for child in living if namespace in ("", child.key.namespace)]
+
+    def only(self, namespace: str = "") -> ChildProcess:
+        """The only one, beside those of tables that have one to themselves."""
+        [child] = [child for child in self.living(namespace) if not child.key.alone]
+        return child
+
+
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Children:
+    """The children of operators that begin from now on."""
+    children = Children([])
+
+    class Recorded(ChildProcesses):
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            super().__init__(*arguments, **more)
+            children.made.append(self)
+
+    monkeypatch.setattr(operator_module, "ChildProcesses", Recorded)
+    return children
+
+
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have children looked at often, and begun without pauses."""
+    for name, value in (("_LOOK_S", 0.1), ("_PING_S", 0.1), ("_PAUSES_S", (0.0,))):
+        monkeypatch.setattr(processes, name, value)
+
+
+def kill(child: ChildProcess) -> None:
+    """As the kernel does when memory runs short; until that is noticed."""
+    os.kill(child.pid, signal.SIGKILL)
+    await_that(lambda: child.end, "its end")
