@@ -11,12 +11,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import structlog
 
 from kube.scrapes import Scrape, await_scrape, free_port
+from support.cluster.child_hooks import log_to
 from support.cluster.operator_thread import HeldJobs, Resources, operating, quick_settings
 from support.cluster.promtool import promtool
 from support.jobs import quick_lake
@@ -107,8 +109,10 @@ def served(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Served
     port = free_port()
     settings = quick_settings(cluster, space.namespace, health=f"127.0.0.1:{port}")
     stream = io.StringIO()
+    children = tmp_path_factory.mktemp("logs") / "children.log"
+    configure = partial(log_to, children)
     with logging_to(stream):
-        with ExitStack() as until_it_is_gone, operating(settings, jobs):
+        with ExitStack() as until_it_is_gone, operating(settings, jobs, configure_child=configure):
             space.table("lake", lake.location, storage={"secretRef": {"name": "keys"}})
             space.table("other", other.location, compaction={"minor": {"enabled": False}})
             for table in ("lake", "other"):
@@ -123,10 +127,10 @@ def served(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Served
             space.await_phase(KIND, "left", "Running")
             version = space.status(KIND, "good")["result"]["version"]
             first = await_scrape(port, lambda seen: _has_seen_the_first(seen, version))
-        with operating(settings, jobs):
+        with operating(settings, jobs, configure_child=configure):
             space.await_end(KIND, "left")
             second = await_scrape(port, _has_seen_the_second)
-    raw = stream.getvalue()
+    raw = stream.getvalue() + children.read_text()
     return Served(
         first=first,
         second=second,

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from support.waiting import await_that
+from tandem.cli.commands.operator import LogFormat, configure_logging
 from tandem.kube import operator as operator_module
 from tandem.kube.children import processes
 from tandem.kube.children.processes import ChildProcess, ChildProcesses
@@ -23,6 +25,12 @@ from tandem.operations.machine.state import OperationState
 from tandem.operations.model import Table
 from tandem.operations.session.performer import Performer
 from tandem.operations.session.session import Session
+
+
+def log_to(file: Path) -> None:
+    """In the child: log as the command does, to a file."""
+    sys.stderr = file.open("a", buffering=1)
+    configure_logging(LogFormat.JSON, verbose=False)
 
 
 @dataclass(frozen=True)

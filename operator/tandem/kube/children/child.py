@@ -171,7 +171,7 @@ class _Child:
             )
         self._context = context = OperatorContext(
             settings=settings.operator,
-            api=LinkedApi(link),
+            api=LinkedApi(link, lambda: self._metrics.flush(link)),
             resource_cache=ResourceCache(),
             locks=self._locks,
             processes=LockMembers(self._locks, *settings.member),

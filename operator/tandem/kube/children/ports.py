@@ -43,10 +43,15 @@ _FLUSH_S: Final = 0.5
 
 
 class LinkedApi(Api):
-    """The API server, by way of the operator, which sends only what is this tenant's."""
+    """The API server, by way of the operator, which sends only what is this tenant's.
 
-    def __init__(self, link: Link) -> None:
+    Args:
+        before: called before each request, so that what a status says has been counted.
+    """
+
+    def __init__(self, link: Link, before: Callable[[], None] = lambda: None) -> None:
         self._link = link
+        self._before = before
 
     async def close(self) -> None:
         """Nothing of ours is open."""
@@ -62,6 +67,7 @@ class LinkedApi(Api):
         text: bool = False,
         patience_s: float | None = None,
     ) -> dict[str, Any]:
+        self._before()
         try:
             found: dict[str, Any] = await self._link.ask(
                 "api", method, url, body, dict(query or {}), content_type, text, patience_s
