@@ -19,7 +19,7 @@ from tandem.errors import LocksUnavailable
 from tandem.kube.children.link import Link
 from tandem.kube.children.ports import LinkedLocks
 from tandem.kube.children.services import ChildServices
-from tandem.kube.children.tenants import Tenant
+from tandem.kube.runtime.tenants import Tenant
 from tandem.locks.rules import Mode
 from tandem.locks.store import InProcessLocks, LockStore
 

@@ -81,7 +81,7 @@ class StateCollector(Collector):
         children = self._context.children
         living = [] if children is None else children.living()
         yield _one(families.CHILD_PROCESSES, len(living))
-        yield _one(families.SMALL_JOBS, sum(len(child.services.at_work) for child in living))
+        yield _one(families.SMALL_JOBS, sum(child.small_jobs for child in living))
 
     # Operations
 

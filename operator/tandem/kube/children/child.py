@@ -24,7 +24,6 @@ import structlog
 from kopf import DaemonStoppingReason
 
 from tandem.kube.children.at_work import AtWork
-from tandem.kube.children.jobs import SmallJobRules, SmallJobs
 from tandem.kube.children.link import Link
 from tandem.kube.children.ports import (
     LinkedApi,
@@ -34,7 +33,6 @@ from tandem.kube.children.ports import (
     LinkedRunner,
     LinkedSlots,
 )
-from tandem.kube.children.tenants import Tenant, environment
 from tandem.kube.client.events import events_go_to, traceback_of
 from tandem.kube.client.resources import Body, CachedResource, ResourceCache, uid_of
 from tandem.kube.controllers.automation import AutoCompactionController, LogAutomation, RowRetention
@@ -42,6 +40,8 @@ from tandem.kube.controllers.operation import OperationController
 from tandem.kube.controllers.table import TableController
 from tandem.kube.runtime.context import OperatorContext, OperatorSettings
 from tandem.kube.runtime.leader import LockMembers
+from tandem.kube.runtime.small_jobs import SmallJobRules, SmallJobs
+from tandem.kube.runtime.tenants import Tenant, environment
 from tandem.kube.runtime.threads import TableThreads
 from tandem.operations.ports import SystemClock, SystemNonces
 from tandem.operations.registry import import_kinds

@@ -34,7 +34,6 @@ from tandem.kube.children.at_work import AtWork
 from tandem.kube.children.child import ChildSettings, RunEnd
 from tandem.kube.children.link import TASK, LinkEnded
 from tandem.kube.children.services import ChildServices
-from tandem.kube.children.tenants import Tenant, environment
 from tandem.kube.client.api import ApiError
 from tandem.kube.client.resources import (
     TABLE_KIND,
@@ -46,9 +45,9 @@ from tandem.kube.client.resources import (
     spec_of,
     uid_of,
 )
-from tandem.kube.controllers.operation import StopSignal
-from tandem.kube.runtime.context import OperatorContext
+from tandem.kube.runtime.context import OperatorContext, StopSignal
 from tandem.kube.runtime.leader import LockMembers
+from tandem.kube.runtime.tenants import Tenant, environment
 from tandem.kube.runtime.threads import too_large
 from tandem.kube.tables.status import compose, not_ready
 from tandem.spark.runtime.control import alive
@@ -170,6 +169,10 @@ class ChildProcess:
     @property
     def pid(self) -> int:
         return self._process.pid or 0
+
+    @property
+    def small_jobs(self) -> int:
+        return len(self.services.at_work)
 
     @property
     def memory(self) -> int:

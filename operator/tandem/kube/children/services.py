@@ -23,13 +23,13 @@ from tandem.kube.children.ports import (
     lock_entry,
     requested,
 )
-from tandem.kube.children.tenants import Tenant
 from tandem.kube.client import events
 from tandem.kube.client.api import Forbidden, Unavailable
 from tandem.kube.client.resources import TABLE_KIND
 from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.runtime.leader import MEMBERS
 from tandem.kube.runtime.slots import Lane
+from tandem.kube.runtime.tenants import Tenant
 from tandem.kube.tables.figures import TableFigures
 from tandem.locks.store import LockStore
 from tandem.spec.common import GROUP, OPERATIONS, VERSION, plural

@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from typing import Protocol
 
 import structlog
 from kopf import DaemonStoppingReason
@@ -36,7 +35,7 @@ from tandem.kube.client.resources import (
 from tandem.kube.controllers.preconditions import table_for_cleaning, waiting_reason
 from tandem.kube.controllers.reporting import BEGUN, InstrumentedInterceptor, Reporter
 from tandem.kube.controllers.session_loop import SessionLoop, Signals
-from tandem.kube.runtime.context import OperatorContext
+from tandem.kube.runtime.context import OperatorContext, StopSignal
 from tandem.kube.runtime.log_context import LogContext, bound_log_context
 from tandem.kube.runtime.slots import Lane
 from tandem.operations.execute import ExecutionOptions, finish, open_session
@@ -55,15 +54,6 @@ _LOOK_AGAIN_S = 5.0
 _AFTER_BUG_S = 10.0
 _INTERRUPT_S = 8.0
 """How long an attempt may take to end that the end of the operator interrupts."""
-
-
-class StopSignal(Protocol):
-    """kopf's `stopped` of a daemon."""
-
-    @property
-    def reason(self) -> DaemonStoppingReason | None: ...
-
-    async def wait(self) -> object: ...
 
 
 class OperationController:

@@ -15,11 +15,11 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from tandem.errors import LocksUnavailable
 from tandem.jobs.port import JobPlace
-from tandem.kube.runtime.slots import Lane
+from tandem.kube.runtime.slots import Lane, Slots
 from tandem.locks.store import LockStore
 from tandem.operations.machine.events import Point
 from tandem.operations.session.session import Session
@@ -62,17 +62,6 @@ class Signals:
             if await taking:
                 lock.release()
         return False
-
-
-class Slots(Protocol):
-    """Slots for jobs, by the table that they work on: `tandem.kube.runtime.slots`, or a child's
-    part of them."""
-
-    async def take(self, lane: Lane, on_queued: Callable[[str], None] = ...) -> None: ...
-
-    def force(self, lane: Lane) -> None: ...
-
-    def give_back(self, lane: Lane) -> None: ...
 
 
 _T = TypeVar("_T")

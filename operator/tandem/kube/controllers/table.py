@@ -29,9 +29,8 @@ from tandem.kube.client.resources import (
     uid_of,
     version_of,
 )
-from tandem.kube.controllers.operation import StopSignal
 from tandem.kube.controllers.status_writer import status_writer
-from tandem.kube.runtime.context import OperatorContext
+from tandem.kube.runtime.context import OperatorContext, StopSignal
 from tandem.kube.runtime.log_context import LogContext, bound_log_context
 from tandem.kube.tables.context import TableContext
 from tandem.kube.tables.status import compose, remembered_since

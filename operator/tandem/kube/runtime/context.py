@@ -14,12 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from kopf import DaemonStoppingReason
+
 from tandem.jobs.runner import SMALL_BYTES, JobRunner
-from tandem.kube.children.jobs import SmallJobRules, SmallJobs
 from tandem.kube.client.api import Api
 from tandem.kube.client.resources import TABLE_KIND, Body, CachedResource, ResourceCache
 from tandem.kube.metrics.collectors import Metrics
-from tandem.kube.runtime.slots import AutomaticSlots, JobLimits, JobSlots
+from tandem.kube.runtime.slots import JobLimits, OperationSlots, Slots
+from tandem.kube.runtime.small_jobs import SmallJobRules, SmallJobs
 from tandem.kube.runtime.threads import TableThreads
 from tandem.kube.tables.context import TableContext, TableDependencies
 from tandem.kube.tables.figures import TableFigures
@@ -33,8 +35,6 @@ from tandem.spec.resources import Operation
 from tandem.spec.table import LakeTable
 
 if TYPE_CHECKING:
-    from tandem.kube.children.ports import LinkedAutomaticSlots, LinkedSlots
-    from tandem.kube.children.processes import ChildProcesses
     from tandem.locks.etcd.store import EtcdSettings
 
 
@@ -172,6 +172,15 @@ class RunnerFactory(Protocol):
     def __call__(self, resource: Operation, body: Body, table: LakeTable | None) -> JobRunner: ...
 
 
+class StopSignal(Protocol):
+    """kopf's `stopped` of a daemon."""
+
+    @property
+    def reason(self) -> DaemonStoppingReason | None: ...
+
+    async def wait(self) -> object: ...
+
+
 class TableAutomation(Protocol):
     """What is automatic on tables: compaction, that of their logs, or drops of old rows. Called for
     a table after each refresh, and when it requested that. Returns what to add to the status of the
@@ -180,6 +189,37 @@ class TableAutomation(Protocol):
     async def __call__(
         self, table: TableContext, children: Sequence[CachedResource], /
     ) -> tuple[dict[str, Any], float]: ...
+
+
+class Child(Protocol):
+    """A living child process, as metrics see it."""
+
+    @property
+    def small_jobs(self) -> int:
+        """How many operations have a small job in it."""
+        ...
+
+
+class Children(Protocol):
+    """The processes in which controllers run: `tandem.kube.children.processes`."""
+
+    def living(self) -> Sequence[Child]: ...
+
+    def put(self, summary: CachedResource) -> None:
+        """A resource was created or changed."""
+        ...
+
+    def remove(self, uid: str, namespace: str) -> None:
+        """A resource is gone."""
+        ...
+
+    async def run(self, body: Body, stopped: StopSignal) -> None:
+        """Have a resource controlled until that is over, or `stopped`."""
+        ...
+
+    async def clean_up(self, body: Body) -> None:
+        """Cancel what a resource left that was deleted while no operator ran."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,11 +252,11 @@ class OperatorContext:
     nonces: Nonces
     table_threads: TableThreads
     index_threads: Executor
-    slots: JobSlots | LinkedSlots
-    automatic_slots: AutomaticSlots | LinkedAutomaticSlots
+    slots: Slots
+    automatic_slots: OperationSlots
     runner_factory: RunnerFactory
     metrics: Metrics
-    children: ChildProcesses | None = None
+    children: Children | None = None
     small_jobs: SmallJobs | None = None
     interceptor: Interceptor = passthrough
     automations: Sequence[TableAutomation] = ()

@@ -8,7 +8,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from tandem.kube.client.resources import CachedResource, ResourceCache
 from tandem.spec.common import ResourceKey
@@ -162,8 +162,19 @@ class _Turn:
     granted: asyncio.Future[None]
 
 
+class Slots(Protocol):
+    """Slots for jobs, by the table that they work on: those of this process, or a child's part of
+    its operator's."""
+
+    async def take(self, lane: Lane, on_queued: Callable[[str], None] = ...) -> None: ...
+
+    def force(self, lane: Lane) -> None: ...
+
+    def give_back(self, lane: Lane) -> None: ...
+
+
 class JobSlots:
-    """Slots for jobs, by the table that they work on."""
+    """The `Slots` of one operator."""
 
     def __init__(self, limits: JobLimits) -> None:
         self.limits = limits
@@ -267,6 +278,18 @@ _UNSEEN_S: Final = 10.0
 class _Waiter:
     wake: Callable[[], None]
     requested_s: float
+
+
+class OperationSlots(Protocol):
+    """Slots for automatic operations: `AutomaticSlots`, or a child's part of them."""
+
+    limit: int
+
+    async def take(self, waiter: object, child: ResourceKey, wake: Callable[[], None]) -> int: ...
+
+    def leave(self, waiter: object) -> None: ...
+
+    def wake_first(self) -> None: ...
 
 
 class AutomaticSlots:

@@ -19,7 +19,7 @@ from tandem.jobs.formats import Job, JobSpec, RoundRequest
 from tandem.jobs.port import JobKey, JobPlace, Jobs, RoundState
 from tandem.jobs.results import JobResult, SideFileRef
 from tandem.jobs.runner import SMALL_BYTES, JobPhase, JobRequest, JobStatus
-from tandem.kube.children.tenants import Tenant, may_read
+from tandem.kube.runtime.tenants import Tenant, may_read
 from tandem.spark.launch.in_process import InProcessJobs
 from tandem.spark.launch.local_spark import HARMFUL
 from tandem.storage.store import Store
