@@ -8,7 +8,5 @@ what is the tenant's.
     ports       what a child has of the operator: API server, locks, slots, Spark jobs, metrics
     child       the child: its bounds, its environment, its controllers
     at_work     shared memory: on which table each thread of a child works
-    jobs        the jobs of its operations: small ones are done there, others by SparkApplications
     template    what children have imported before they are forked
-    tenants     what a child may do with which credentials
 """

@@ -6,6 +6,8 @@ Must not import the controllers. Only `kopf_internals` uses private parts of kop
     leader          leader election; detects that the API server was restored from a backup
     threads         threads that work on tables
     slots           fair queues, slots of jobs and of automatic operations
+    small_jobs      jobs that a child does itself, without a SparkApplication
+    tenants         which credentials a child has, and what it may read with them
     memory          how much memory a child process may take by default
     log_context     resource fields of log lines
     kopf_internals  the private parts of kopf that we use
