@@ -33,7 +33,7 @@ def linked(store: LockStore) -> Iterator[tuple[LinkedLocks, Callable[[], None]]]
 
     async def operator(stop: asyncio.Event, ready: asyncio.Event) -> None:
         context = cast(Any, SimpleNamespace(locks=store))
-        services = ChildServices(context, Tenant("a"), "", pool, lambda _: None, {"file://"})
+        services = ChildServices(context, Tenant("a"), "", pool, pool, lambda _: None, {"file://"})
         await services.link.connect(ours)
         serving = asyncio.create_task(services.link.serve())
         made.append(services)

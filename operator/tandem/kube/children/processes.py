@@ -160,6 +160,8 @@ class ChildProcess:
         self.idle_since_s = time.monotonic()
         self.end = ""
         """How it ended; "" while it lives."""
+        self.spared = False
+        """Whether it was ended for what others did, too."""
         self._process = process
         self._killed_for = ""
         self._numbers = itertools.count()
@@ -333,6 +335,8 @@ class ChildProcesses:
         self._event_contexts: dict[str, contextvars.Context] = {}
         self._serving: set[asyncio.Task[None]] = set()
         self._threads = ThreadPoolExecutor(16, thread_name_prefix="tandem-child")
+        # To stop a job may take a minute.
+        self._job_threads = ThreadPoolExecutor(64, thread_name_prefix="tandem-jobs")
         self._closed = False
 
     def living(self) -> list[ChildProcess]:
@@ -524,6 +528,7 @@ class ChildProcesses:
             tenant,
             key.secret,
             self._threads,
+            self._job_threads,
             self._event_contexts.get,
             self._locations[key.namespace],
         )
@@ -557,7 +562,8 @@ class ChildProcesses:
         if child.runs:
             self._context.metrics.child_processes_lost.count()
             self._died(child.key, time.monotonic() - child.begun_s)
-            self._killers.update(tables)
+            if not child.spared:
+                self._killers.update(tables)
             for uid in tables:
                 table = self._context.resource_cache.by_uid(uid)
                 _log.warning(
@@ -608,6 +614,7 @@ class ChildProcesses:
                 for child in self.living():
                     child.kill("another operator leads")
             self._end_idle()
+            self._forgive()
             await self._relieve()
             if time.monotonic() - asked_s >= _PING_S:
                 asked_s = time.monotonic()
@@ -631,12 +638,23 @@ class ChildProcesses:
                 del self._children[child.key]
                 child.close("it was idle")
 
+    def _forgive(self) -> None:
+        """A table whose own child lives on goes back to the others."""
+        for child in self.living():
+            uid = child.key.alone
+            if uid in self._killers and time.monotonic() - child.begun_s > _GOOD_S:
+                del self._killers[uid]
+                table = self._context.resource_cache.by_uid(uid)
+                if table is not None:
+                    self._move(table)
+
     async def _relieve(self) -> None:
         living = self.living()
         if not living or await asyncio.to_thread(self._pod.share) < _FULL:
             return
         largest = max(living, key=lambda child: child.memory)
         _log.warning("killed a child", namespace=largest.key.namespace, why="memory")
+        largest.spared = True
         largest.kill("it was the largest process when the pod's memory ran short")
 
     def prepare(self) -> None:
@@ -651,4 +669,5 @@ class ChildProcesses:
         for child in self.living():
             child.kill("the operator has ended")
         await asyncio.gather(*self._serving, return_exceptions=True)
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._threads, self._job_threads):
+            pool.shutdown(wait=False, cancel_futures=True)

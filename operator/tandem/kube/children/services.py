@@ -82,7 +82,7 @@ class ChildServices:
         context: the operator's.
         tenant: whose child it is.
         secret: the name of its Secret, "" for none.
-        threads: for calls of the lock store and of jobs.
+        threads, job_threads: for calls of the lock store, and for those of jobs.
         event_context: where events about a resource, by its uid, are to be posted; None for a
             resource that the child does not control.
         locations: where the namespace's tables are, or were.
@@ -94,6 +94,7 @@ class ChildServices:
         tenant: Tenant,
         secret: str,
         threads: Executor,
+        job_threads: Executor,
         event_context: Callable[[str], Context | None],
         locations: Collection[str],
     ) -> None:
@@ -101,6 +102,7 @@ class ChildServices:
         self._tenant = tenant
         self._secret = secret
         self._threads = threads
+        self._job_threads = job_threads
         self._event_context = event_context
         self._locations = locations
         self._loop = asyncio.get_running_loop()
@@ -296,16 +298,16 @@ class ChildServices:
 
     async def _start_job(self, uid: str, request: Any) -> None:
         runner, found = self._runner(uid), REQUEST.validate_python(request)
-        await self._in_thread(lambda: runner.start(found))
+        await self._loop.run_in_executor(self._job_threads, runner.start, found)
 
     async def _job_status(self, uid: str, name: str) -> Any:
         runner = self._runner(uid)
-        status = await self._in_thread(lambda: runner.status(str(name)))
+        status = await self._loop.run_in_executor(self._job_threads, runner.status, str(name))
         return STATUS.dump_python(status, mode="json")
 
     async def _stop_job(self, uid: str, name: str) -> None:
         runner = self._runner(uid)
-        await self._in_thread(lambda: runner.stop(str(name)))
+        await self._loop.run_in_executor(self._job_threads, runner.stop, str(name))
 
     def _runner(self, uid: str) -> JobRunner:
         found = self._runners.get(uid)
