@@ -55,6 +55,7 @@ class Link:
         self._numbers = itertools.count(1)
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self._answering: set[asyncio.Task[None]] = set()
+        self._said: list[bytes] = []
         self._writer: asyncio.StreamWriter | None = None
         self._reader: asyncio.StreamReader | None = None
         self.ended = False
@@ -80,6 +81,7 @@ class Link:
 
     async def drain(self) -> None:
         """Wait until the other side has read most of what was said."""
+        self._write()
         if self._writer is not None and not self.ended:
             with suppress(OSError):
                 await self._writer.drain()
@@ -114,9 +116,18 @@ class Link:
             self._asked.pop(number, None)
 
     def _send(self, message: Mapping[str, Any]) -> None:
-        if self._writer is None or self.ended:
+        if self.ended:
             return
-        self._writer.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+        if not self._said:
+            # What is said in one turn of the loop is written at once: a write costs more than it.
+            asyncio.get_running_loop().call_soon(self._write)
+        self._said.append(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+
+    def _write(self) -> None:
+        said, self._said = b"".join(self._said), []
+        if self._writer is None or self.ended or not said:
+            return
+        self._writer.write(said)
         if self._writer.transport.get_write_buffer_size() > _UNSENT:
             self._writer.transport.abort()
 
