@@ -86,6 +86,14 @@ class SmallJobs:
         if owner and owner not in self._unsuited and not self.owns(owner):
             self._note(owner, None)
 
+    def leave(self, owner: str) -> None:
+        """End the jobs of an operation that no session follows. May wait for the end of a
+        round."""
+        for name, (whose, _) in list(self._owners.items()):
+            if whose == owner:
+                self._jobs.drop(name)
+                self.dropped(name)
+
     def _changed(self, name: str) -> None:
         known = self._owners.get(name)
         if known is not None:
