@@ -24,6 +24,9 @@ from tandem.locks.rules import Mode
 from tandem.locks.store import InProcessLocks, LockStore
 
 
+_LOCATIONS = (TABLE, "file:///b", "file:///one", "file:///other")
+
+
 @contextmanager
 def linked(store: LockStore) -> Iterator[tuple[LinkedLocks, Callable[[], None]]]:
     """A child's locks, and what ends the link."""
@@ -33,7 +36,7 @@ def linked(store: LockStore) -> Iterator[tuple[LinkedLocks, Callable[[], None]]]
 
     async def operator(stop: asyncio.Event, ready: asyncio.Event) -> None:
         context = cast(Any, SimpleNamespace(locks=store))
-        services = ChildServices(context, Tenant("a"), "", pool, lambda _: None)
+        services = ChildServices(context, Tenant("a"), "", pool, lambda _: None, _LOCATIONS)
         await services.link.connect(ours)
         serving = asyncio.create_task(services.link.serve())
         made.append(services)
