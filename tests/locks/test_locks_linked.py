@@ -23,7 +23,6 @@ from tandem.kube.children.tenants import Tenant
 from tandem.locks.rules import Mode
 from tandem.locks.store import InProcessLocks, LockStore
 
-
 _LOCATIONS = (TABLE, "file:///b", "file:///one", "file:///other")
 
 
