@@ -119,6 +119,9 @@ class ChildServices:
         self.on_done: Callable[[int, str], None] = lambda _run, _how: None
         """Called when a controller has ended, with the number of its run and a `RunEnd`."""
 
+        self.on_harmed: Callable[[], None] = lambda: None
+        """Called when the child may not have the memory that it should have."""
+
     def _handlers(self) -> Mapping[str, Handler]:
         locks = self._context.locks
         return {
@@ -150,6 +153,7 @@ class ChildServices:
             "event": self._post,
             "figures": self._figures,
             "small_job": self._small_job,
+            "harmed": lambda: self.on_harmed(),
             "gone": self._gone,
             "done": self._done,
         }
