@@ -3,14 +3,19 @@ has, and that none outlives its use."""
 
 from __future__ import annotations
 
+import multiprocessing.forkserver
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from kube.child_stage import TABLE, Stage, settings_of
@@ -23,6 +28,7 @@ from support.waiting import await_that
 from tandem.kube import handlers
 from tandem.kube import operator as operator_module
 from tandem.kube.children import processes
+from tandem.kube.children.child import LEAST_MEMORY
 from tandem.operations.machine.events import Point
 from tandem.spark.runtime.control import alive
 from tandem.spec.labels import FINALIZER
@@ -41,8 +47,11 @@ def stage(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @contextmanager
-def running(stage: Stage, *others: str, **more: Any) -> Iterator[Operator]:
-    settings = settings_of(stage.space.cluster, stage.space.namespace, *others)
+def running(
+    stage: Stage, *others: str, table_memory: int | None = None, **more: Any
+) -> Iterator[Operator]:
+    spaces = (stage.space.namespace, *others)
+    settings = settings_of(stage.space.cluster, *spaces, table_memory=table_memory)
     with operating(settings, stage.jobs, **{"configure_child": stage.halts, **more}) as operator:
         yield operator
 
@@ -87,7 +96,7 @@ def test_a_table_with_another_secret_moves_to_another_child(stage: Stage) -> Non
             space.patch(TABLE, name, {"spec": {"storage": {"secretRef": {"name": "other"}}}})
             stage.halts.await_asked()
             stage.halts.go()
-            await_that(lambda: first.end == "its operations have moved", lambda: first.end)
+            await_that(lambda: first.end == "it has left what it controlled", lambda: first.end)
 
             def moved() -> bool:
                 runs = {child.key.secret: child.runs for child in stage.children.living()}
@@ -223,6 +232,101 @@ def test_an_operation_that_was_deleted_without_an_operator_is_cleaned_up(stage: 
     assert len(stage.children.made) == 2
     lake.assert_rows(rows)
     lake.assert_clean()
+
+
+def test_an_operator_that_dies_leaves_no_child(stage: Stage, tmp_path: Path) -> None:
+    """It is killed, and says nothing to them."""
+    script = tmp_path / "operator_that_dies.py"
+    script.write_text(_OPERATOR)
+    lake = quick_lake.make(tmp_path)
+    stage.space.table("t", lake.location)
+    cluster = stage.space.cluster
+    command = [sys.executable, str(script), str(cluster.operator_kubeconfig), stage.space.namespace]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as operator:
+        stage.space.await_phase(TABLE, "t", "Succeeded")
+        pids = descendants(operator.pid)
+        assert len(pids) >= 2  # a template, and a child
+        operator.kill()
+        await_that(lambda: not any(map(alive, pids)), lambda: pids)
+
+
+_OPERATOR = """
+import asyncio, sys
+from pathlib import Path
+from tandem.kube.operator import run_operator
+from tandem.kube.runtime.context import OperatorSettings
+
+if __name__ == "__main__":
+    asyncio.run(run_operator(OperatorSettings((sys.argv[2],), kubeconfig=Path(sys.argv[1]))))
+"""
+
+
+def descendants(pid: int) -> list[int]:
+    """Processes that it has begun, and those that they have."""
+    parents: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            text = stat.read_text()
+            parents[int(text.split()[0])] = int(text.rpartition(")")[2].split()[1])
+    found = [pid]
+    for each in found:
+        found.extend(child for child, parent in parents.items() if parent == each)
+    return found[1:]
+
+
+def test_a_child_lives_on_without_the_fork_server(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server ends when it cannot fork; then nothing says how its children end."""
+    monkeypatch.setattr(processes, "ANSWER_S", 1.0)
+    with running(stage):
+        table, lake = stage.lake()
+        child = stage.children.only()
+        server = vars(multiprocessing.forkserver._forkserver)["_forkserver_pid"]
+        os.kill(server, signal.SIGKILL)
+        await_that(lambda: not alive(server), "its end")
+        operation = stage.apply(table, lake.update("id < 12", v="v + 1"))
+        assert stage.space.await_end(*operation)["attempt"] == 1
+        assert stage.children.only() is child
+        os.kill(child.pid, signal.SIGSTOP)  # it does not end by itself
+        await_that(lambda: child.end, "its end")
+        assert not alive(child.pid)
+        operation = stage.apply(table, lake.compaction("Major"))
+        assert stage.space.await_end(*operation)["attempt"] == 1
+
+
+# Its memory
+
+
+def test_a_source_that_takes_too_much_memory_ends_one_attempt(stage: Stage, tmp_path: Path) -> None:
+    """Sixty-four million rows in a few kilobytes."""
+    bomb = tmp_path / "bomb.parquet"
+    pq.write_table(pa.table({"id": pa.nulls(64_000_000, pa.int64()).fill_null(1)}), bomb)
+    with running(stage, table_memory=LEAST_MEMORY):
+        table, lake = stage.lake()
+        source = {"format": "Parquet", "location": bomb.as_uri()}
+        ingest = lake.resource("TableIngest", {"source": source, "backoffLimit": 0})
+        child = stage.children.only()
+        assert stage.space.await_end(*stage.apply(table, ingest))["phase"] == "Failed"
+        # Memory that it does not give back would be short for its neighbours.
+        await_that(lambda: child.end == "it has left what it controlled", lambda: child.end)
+        operation = stage.apply(table, lake.compaction("Major"))
+        assert stage.space.await_end(*operation)["attempt"] == 1
+    assert not stage.jobs.started
+    lake.assert_clean()
+
+
+def test_many_operations_at_once_are_done_within_the_least_memory(stage: Stage) -> None:
+    """Each job has a thread, and waits for its turn."""
+    with running(stage, table_memory=LEAST_MEMORY):
+        lakes = [stage.lake() for _ in range(12)]
+        child = stage.children.only()
+        operations = [stage.apply(table, lake.merge(batch(1) + batch(90))) for table, lake in lakes]
+        for operation in operations:
+            status = stage.space.await_end(*operation)
+            assert (status["phase"], status["attempt"]) == ("Succeeded", 1)
+        assert stage.children.only() is child
+    assert not stage.jobs.started
 
 
 # What outlives a run of kopf

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
+from support.cluster.child_hooks import Raises, recorded
 from support.cluster.operator_thread import (
     HeldJobs,
     Operator,
@@ -20,15 +20,12 @@ from support.cluster.operator_thread import (
 from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
 from support.lake.lake import batch
-from support.lake.rows import id_in, plus
-from support.waiting import LIMIT_S, await_that
+from support.waiting import await_that
 from tandem.jobs.runner import SMALL_BYTES
 from tandem.kube import operator as operator_module
-from tandem.kube.children.processes import ChildProcesses
 from tandem.kube.client.api import Api
 from tandem.kube.runtime.slots import JobLimits
-from tandem.operations.machine.events import Effect, Event, Point, StopRequest
-from tandem.operations.session.session import Session
+from tandem.operations.machine.events import Effect, Event, Point
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster
@@ -174,71 +171,20 @@ def test_what_an_earlier_operator_reported_of_an_application_stays(
 def test_a_job_whose_operation_is_given_up_leaves_its_child(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The clean-up of a deleted operation is tried once. A child that kept its job would never be
-    idle."""
-    made: list[ChildProcesses] = []
-
-    class Known(ChildProcesses):
-        def __init__(self, *arguments: Any, **more: Any) -> None:
-            super().__init__(*arguments, **more)
-            made.append(self)
-
-    monkeypatch.setattr(operator_module, "ChildProcesses", Known)
+    """The clean-up of a deleted operation is tried once. A child that kept its job would keep its
+    rows, and a thread."""
+    children = recorded(monkeypatch)
     space = Resources(cluster, cluster.namespace("gives-up"))
     settings = quick_settings(cluster, space.namespace, small_job_bytes=SMALL_BYTES)
-    begun = False
-
-    def fails(effect: Effect, perform: Callable[[], Event]) -> Event:
-        nonlocal begun
-        begun |= effect.point is Point.RECONCILE
-        if begun:
-            raise RuntimeError("the test")
-        return perform()
-
     lake = quick_lake.make(tmp_path)
-    with operating(settings, HeldJobs(), fails, spark=True):
+    with operating(settings, HeldJobs(), configure_child=Raises(tmp_path)):
         space.table("t", lake.location)
         space.await_reason("LakeTable", "t", "Adopted")
         space.update("u", "t", "id < 12", {"v": "v + 1"})
         space.await_reason("TableUpdate", "u", "InternalError")
-        [child] = made[0].living()
-        assert child.jobs
+        child = children.only()
+        assert child.services.at_work
         space.delete("TableUpdate", "u")
         space.await_gone("TableUpdate", "u")
-        await_that(lambda: not child.jobs, lambda: child.jobs)
-        assert not child.end
-
-
-def test_the_end_of_an_operator_costs_no_attempt(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What its processes have done is lost, as after Ctrl-C: the attempt ends as if it had not
-    begun."""
-    space = Resources(cluster, cluster.namespace("restart"))
-    reached, asked = threading.Event(), threading.Event()
-    request_stop = Session.request_stop
-
-    def ask(session: Session, request: StopRequest) -> None:
-        request_stop(session, request)
-        asked.set()
-
-    def hold(effect: Effect, perform: Callable[[], Event]) -> Event:
-        if effect.point is Point.RECONCILE and not reached.is_set():
-            reached.set()
-            assert asked.wait(LIMIT_S)
-        return perform()
-
-    monkeypatch.setattr(Session, "request_stop", ask)
-    settings = quick_settings(cluster, space.namespace, small_job_bytes=SMALL_BYTES)
-    with operating(settings, HeldJobs(), hold, spark=True):
-        lake = quick_lake.make(tmp_path)
-        space.table("t", lake.location)
-        space.await_reason("LakeTable", "t", "Adopted")
-        space.update("u", "t", "id < 12", {"v": "v + 1"}, backoffLimit=0)
-        assert reached.wait(LIMIT_S)
-        rows = lake.by_tandem()
-    with operating(settings, HeldJobs(), spark=True):
-        space.await_phase("TableUpdate", "u", "Succeeded", "Failed")
-        assert space.status("TableUpdate", "u")["phase"] == "Succeeded"
-    lake.assert_rows(plus(rows, id_in(range(12)), 1))
-    lake.assert_clean()
+        await_that(lambda: not child.services.at_work, "its job stays")
+        assert children.only() is child

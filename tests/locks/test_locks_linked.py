@@ -23,6 +23,8 @@ from tandem.kube.runtime.tenants import Tenant
 from tandem.locks.rules import Mode
 from tandem.locks.store import InProcessLocks, LockStore
 
+_LOCATIONS = (TABLE, "file:///b", "file:///one", "file:///other")
+
 
 @contextmanager
 def linked(store: LockStore) -> Iterator[tuple[LinkedLocks, Callable[[], None]]]:
@@ -33,7 +35,7 @@ def linked(store: LockStore) -> Iterator[tuple[LinkedLocks, Callable[[], None]]]
 
     async def operator(stop: asyncio.Event, ready: asyncio.Event) -> None:
         context = cast(Any, SimpleNamespace(locks=store))
-        services = ChildServices(context, Tenant("a"), "", pool, pool, lambda _: None, {"file://"})
+        services = ChildServices(context, Tenant("a"), "", pool, pool, lambda _: None, _LOCATIONS)
         await services.link.connect(ours)
         serving = asyncio.create_task(services.link.serve())
         made.append(services)

@@ -18,13 +18,14 @@ from tandem.cli.commands.operator import LogFormat, configure_logging
 from tandem.kube import operator as operator_module
 from tandem.kube.children import processes
 from tandem.kube.children.processes import ChildProcess, ChildProcesses
-from tandem.kube.controllers.operation import OperationController, StopSignal
-from tandem.kube.tables.context import tables
+from tandem.kube.controllers.operation import OperationController
+from tandem.kube.runtime.context import StopSignal
 from tandem.operations.machine.events import Effect, Event, Point, StopRequest
 from tandem.operations.machine.state import OperationState
 from tandem.operations.model import Table
 from tandem.operations.session.performer import Performer
 from tandem.operations.session.session import Session
+from tandem.operations.tables import adopt as tables
 
 
 def log_to(file: Path) -> None:
@@ -69,8 +70,9 @@ class Halts:
             request_stop(session, request)
             (self.folder / "asked").touch()
 
-        Performer.perform = performed  # type: ignore[method-assign]
-        Session.request_stop = asked  # type: ignore[method-assign]
+        patched = pytest.MonkeyPatch()
+        patched.setattr(Performer, "perform", performed)
+        patched.setattr(Session, "request_stop", asked)
 
     def _halts(self, point: Point) -> bool:
         halt = self.folder / "halt"
@@ -104,7 +106,27 @@ class Ends:
                 os.kill(os.getpid(), signal.SIGKILL)
             return adopt(table, *arguments, **more)
 
-        tables.adopt = adopted  # type: ignore[assignment]
+        pytest.MonkeyPatch().setattr(tables, "adopt", adopted)
+
+
+@dataclass(frozen=True)
+class Raises:
+    """From its first reconciliation on, all that operations do fails, as by a bug."""
+
+    folder: Path
+
+    def __call__(self) -> None:
+        """In the child."""
+        perform = Performer.perform
+
+        def performed(performer: Performer, effect: Effect, state: OperationState) -> Event:
+            if effect.point is Point.RECONCILE:
+                (self.folder / "raises").touch()
+            if (self.folder / "raises").exists():
+                raise RuntimeError("the test")
+            return perform(performer, effect, state)
+
+        pytest.MonkeyPatch().setattr(Performer, "perform", performed)
 
 
 @dataclass(frozen=True)
@@ -125,7 +147,7 @@ class Fails:
                 return
             raise RuntimeError("the test")
 
-        OperationController.run = failing  # type: ignore[method-assign]
+        pytest.MonkeyPatch().setattr(OperationController, "run", failing)
 
 
 @dataclass

@@ -168,6 +168,7 @@ class _Child:
                 settings.tenant,
                 settings.rules,
                 lambda uid, has: _soon(loop, link.tell, "small_job", uid, has),
+                lambda: _soon(loop, link.tell, "harmed"),
             )
         self._context = context = OperatorContext(
             settings=settings.operator,

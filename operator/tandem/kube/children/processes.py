@@ -454,10 +454,16 @@ class ChildProcesses:
         uids = [table.uid, *(each.uid for each in cache.of_table(table.namespace, table.name))]
         for child in self._of_namespace(table.namespace):
             moving = {uid for uid in uids if uid in child.runs and child.key != tenant}
-            if moving - {table.uid} and self._children.get(child.key) is child:
-                self._retired.add(self._children.pop(child.key))
-                moving = {*child.runs}
+            if moving - {table.uid}:
+                self._retire(child)
             for uid in moving:
+                child.services.link.tell("stop", uid, _MOVES.value)
+
+    def _retire(self, child: ChildProcess) -> None:
+        """End it as soon as it has left what it controls to the next one, at no cost."""
+        if self._children.get(child.key) is child:
+            self._retired.add(self._children.pop(child.key))
+            for uid in child.runs:
                 child.services.link.tell("stop", uid, _MOVES.value)
 
     async def _child(
@@ -534,6 +540,7 @@ class ChildProcesses:
         )
         await services.link.connect(own)
         child = ChildProcess(key, process, services, at_work)
+        services.on_harmed = lambda: self._retire(child)
         serving = asyncio.create_task(self._serve(child, members), name=f"{TASK}serve")
         self._serving.add(serving)
         serving.add_done_callback(self._serving.discard)
@@ -633,7 +640,7 @@ class ChildProcesses:
             if child.runs:
                 continue
             if child in self._retired:
-                child.close("its operations have moved")
+                child.close("it has left what it controlled")
             elif now_s - child.idle_since_s >= IDLE_S:
                 del self._children[child.key]
                 child.close("it was idle")

@@ -109,6 +109,8 @@ class ChildServices:
         self._watches: dict[int, Callable[[], None]] = {}
         self._held: dict[int, Lane] = {}
         self._waiting: dict[int, asyncio.Task[None]] = {}
+        self._unwanted: set[int] = set()
+        """Tickets that were given back before they were asked for."""
         self._waiters: dict[int, object] = {}
         self._runners: dict[str, JobRunner] = {}
         self.link = Link(self._handlers())
@@ -118,6 +120,9 @@ class ChildServices:
         """The uids of operations that have a small job."""
         self.on_done: Callable[[int, str], None] = lambda _run, _how: None
         """Called when a controller has ended, with the number of its run and a `RunEnd`."""
+
+        self.on_harmed: Callable[[], None] = lambda: None
+        """Called when the child may not have the memory that it should have."""
 
     def _handlers(self) -> Mapping[str, Handler]:
         locks = self._context.locks
@@ -150,7 +155,8 @@ class ChildServices:
             "event": self._post,
             "figures": self._figures,
             "small_job": self._small_job,
-            "gone": lambda uid: self._context.resource_cache.remove(str(uid)),
+            "harmed": lambda: self.on_harmed(),
+            "gone": self._gone,
             "done": self._done,
         }
 
@@ -249,17 +255,23 @@ class ChildServices:
 
     async def _take_slot(self, ticket: int, namespace: str, table: str) -> None:
         lane = self._lane(namespace, table)
-        slots = self._context.slots
-        task = asyncio.create_task(
-            slots.take(lane, lambda why: self.link.tell("slots.queued", ticket, why)),
-            name=f"{TASK}take a slot",
-        )
+        if ticket in self._unwanted:
+            self._unwanted.discard(ticket)
+            return
+
+        async def take() -> None:
+            await self._context.slots.take(
+                lane, lambda why: self.link.tell("slots.queued", ticket, why)
+            )
+            # In the step that takes it: one that is given back is either here or still waits.
+            self._held[ticket] = lane
+
+        task = asyncio.create_task(take(), name=f"{TASK}take a slot")
         self._waiting[ticket] = task
         try:
             await task
         finally:
             del self._waiting[ticket]
-        self._held[ticket] = lane
 
     def _force_slot(self, ticket: int, namespace: str, table: str) -> None:
         self._held[ticket] = lane = self._lane(namespace, table)
@@ -271,6 +283,8 @@ class ChildServices:
             self._context.slots.give_back(lane)
         elif waiting is not None:
             waiting.cancel()
+        else:
+            self._unwanted.add(ticket)
 
     def _lane(self, namespace: str, table: str) -> Lane:
         if namespace != self._tenant.namespace:
@@ -338,8 +352,9 @@ class ChildServices:
             self._context.metrics.record(name, how, value, labels)
 
     def _post(self, body: dict[str, Any], reason: str, message: str, warning: bool) -> None:
-        where = self._event_context(str(body["metadata"]["uid"]))
-        if where is not None:
+        metadata = body["metadata"]
+        where = self._event_context(str(metadata["uid"]))
+        if where is not None and metadata["namespace"] == self._tenant.namespace:
             where.copy().run(events.post, body, reason, message, warning=warning)
 
     def _figures(self, key: tuple[str, str], found: Mapping[str, Any]) -> None:
@@ -347,9 +362,17 @@ class ChildServices:
         if namespace == self._tenant.namespace:
             self._context.figures[namespace, str(name)] = TableFigures.from_json(found)
 
+    def _gone(self, uid: str) -> None:
+        if self._is_own(uid):
+            self._context.resource_cache.remove(uid)
+
+    def _is_own(self, uid: str) -> bool:
+        found = self._context.resource_cache.by_uid(uid)
+        return found is not None and found.namespace == self._tenant.namespace
+
     def _done(self, run: int, uid: str, how: str, cancelled: bool) -> None:
-        if cancelled:
-            self._context.cancelled.add(str(uid))
+        if cancelled and self._is_own(uid):
+            self._context.cancelled.add(uid)
         self.on_done(int(run), str(how))
 
     def _small_job(self, uid: str, has: bool | None) -> None:

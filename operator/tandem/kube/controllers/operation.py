@@ -256,6 +256,9 @@ class OperationController:
         finally:
             for end_watch in ends:
                 end_watch()
+            small = self._context.small_jobs
+            if self._deleted and small is not None:
+                await asyncio.to_thread(small.leave, self._uid)
 
     async def _await_finalizer(self) -> None:
         """Wait for our finalizer before any effect, since without it we could not clean up; go on

@@ -47,14 +47,21 @@ class SmallJobs:
     Args:
         note: called with the uid of an operation that has a small job from now on (True), which an
             end of this process would lose, or has none (None), or is not suited (False).
+        harmed: called when a job has ended, and is over, that may have harmed this process.
     """
 
     def __init__(
-        self, tenant: Tenant, rules: SmallJobRules, note: Callable[[str, bool | None], None]
+        self,
+        tenant: Tenant,
+        rules: SmallJobRules,
+        note: Callable[[str, bool | None], None],
+        harmed: Callable[[], None],
     ) -> None:
         self.tenant = tenant
         self.rules = rules
         self._note = note
+        self._harmed = harmed
+        self._harmful: set[str] = set()
         self._unsuited: set[str] = set()
         self._owners: dict[str, tuple[str, Callable[[], None]]] = {}
         self._jobs = InProcessJobs(None, self._changed, _AT_ONCE)
@@ -73,6 +80,10 @@ class SmallJobs:
         self._unsuited.add(owner)
         self._note(owner, False)
 
+    def harms(self, name: str) -> None:
+        """A job has failed, perhaps with its process: memory that was short may stay so."""
+        self._harmful.add(name)
+
     def owns(self, owner: str) -> bool:
         """Whether an operation has a small job."""
         return any(whose == owner for whose, _ in list(self._owners.values()))
@@ -85,6 +96,17 @@ class SmallJobs:
         owner, _ = self._owners.pop(name, ("", None))
         if owner and owner not in self._unsuited and not self.owns(owner):
             self._note(owner, None)
+        if name in self._harmful:
+            self._harmful.discard(name)
+            self._harmed()
+
+    def leave(self, owner: str) -> None:
+        """End the jobs of an operation that no session follows. May wait for the end of a
+        round."""
+        for name, (whose, _) in list(self._owners.items()):
+            if whose == owner:
+                self._jobs.drop(name)
+                self.dropped(name)
 
     def _changed(self, name: str) -> None:
         known = self._owners.get(name)
@@ -170,6 +192,7 @@ class OperationJobs:
             return RoundState(JobStatus(JobPhase.FAILED, message, reason=Reason.JOB_FAILED))
         if (why := _harmful(state)) is not None:
             self._small.suits_not(self._owner)
+            self._small.harms(key.name)
             _log.warning("a small job failed with its process", job=key.name, why=str(why))
             return _explained(state)
         return state

@@ -287,14 +287,18 @@ class InProcessJobs:
     def stop(self, key: JobKey) -> None:
         """Wait for the end of a job, or of its round. One on Spark is cancelled, and left to itself
         if it does not end then: it can publish nothing."""
-        job = self._jobs.pop(key.name, None)
+        self.drop(key.name)
+
+    def drop(self, name: str) -> None:
+        """`stop`, by its name."""
+        job = self._jobs.pop(name, None)
         if job is None:
             return
         job.stop()
         if self._spark is not None and job.on_spark:
             job.thread.join(END_SECONDS)
             if job.thread.is_alive():
-                self._spark.cancel(key.name)
+                self._spark.cancel(name)
                 job.thread.join(STOP_SECONDS)
         elif not job.waits:  # else it ends when its turn comes
             job.thread.join()
