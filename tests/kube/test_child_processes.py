@@ -22,7 +22,8 @@ from tandem.kube.children.processes import (
     _how,
     tenant_of,
 )
-from tandem.kube.client.resources import Body
+from tandem.kube.client.resources import Body, ResourceCache
+from tandem.kube.metrics.collectors import Metrics
 
 
 def table(location: str, **storage: Any) -> Body:
@@ -191,5 +192,53 @@ def test_a_child_that_has_ended_takes_no_run() -> None:
             await child.run("TableUpdate", "uid", on_spark=False)
         with pytest.raises(ChildEnded, match="in a test"):
             await child.clean_up({"metadata": {"uid": "uid"}})
+
+    asyncio.run(run())
+
+
+class Ending:
+    """A child that ends when it is to, and what it was worked on then."""
+
+    def __init__(self, key: TenantKey, runs: dict[str, Any], at_work: set[str]) -> None:
+        self.key, self.runs, self.end = key, runs, ""
+        self.begun_s = 0.0
+        self.may_end = asyncio.Event()
+        self.services = SimpleNamespace(unsuited={"one"}, at_work={"two"})
+        self.at_work = SimpleNamespace(tables=lambda: at_work, close=lambda: None)
+
+    async def serve(self) -> None:
+        await self.may_end.wait()
+        self.end = "in a test"
+
+
+@pytest.mark.parametrize("at_work", [True, False])
+def test_what_is_kept_of_a_child_that_has_ended(at_work: bool) -> None:
+    """Its attempts are claimed until then. Without anything to control, its end is no loss."""
+    left: list[str] = []
+
+    async def run() -> None:
+        metrics = Metrics()
+        context = SimpleNamespace(metrics=metrics, resource_cache=ResourceCache())
+        children = ChildProcesses(cast(Any, context), memory=None)
+        child: Any = Ending(TenantKey("a"), {"uid": None} if at_work else {}, {"a table"})
+        vars(children)["_children"][child.key] = child
+        members = SimpleNamespace(leave=lambda: left.append("its claims"))
+        serving = asyncio.create_task(children._serve(child, cast(Any, members)))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not left
+        assert children.living() == [child]
+        child.may_end.set()
+        await serving
+        assert left == ["its claims"]
+        assert children.living() == []
+        known = vars(children)
+        assert known["_unsuited"] == {"one", "two"}
+        assert known["_killers"]["a table"] == at_work
+        assert (child.key in known["_deaths"]) is at_work
+        text = (await metrics.exposition()).decode()
+        assert f"tandem_child_processes_lost_total {at_work:d}.0" in text
+        assert "tandem_small_jobs_lost_total 1.0" in text
+        await children.close()
 
     asyncio.run(run())

@@ -247,7 +247,11 @@ def test_an_operator_that_dies_leaves_no_child(stage: Stage, tmp_path: Path) -> 
         pids = descendants(operator.pid)
         assert len(pids) >= 2  # a template, and a child
         operator.kill()
-        await_that(lambda: not any(map(alive, pids)), lambda: pids)
+    try:
+        await_that(lambda: not any(map(alive, pids)), lambda: pids, limit_s=30)
+    finally:
+        for pid in filter(alive, pids):
+            os.kill(pid, signal.SIGKILL)
 
 
 _OPERATOR = """
