@@ -161,7 +161,9 @@ def served(toy: None, cluster: Cluster) -> Iterator[Cluster]:
 
 def test_it_runs_by_the_operator(served: Cluster, lake: quick_lake.QuickLake) -> None:
     space = Resources(served, served.namespace("toy"))
-    settings = quick_settings(served, space.namespace, kubeconfig=served.kubeconfig)
+    settings = quick_settings(
+        served, space.namespace, kubeconfig=served.kubeconfig, in_children=False
+    )
     with operating(settings, HeldJobs()):
         space.table("t", lake.location)
         spec = {"tableRef": {"name": "t"}, "rows": lake.source(SEEDED).as_uri()}

@@ -23,6 +23,7 @@ from typing import Any, Final
 import structlog
 from kopf import DaemonStoppingReason
 
+from tandem.jobs.runner import JobRunner
 from tandem.kube.children.at_work import AtWork
 from tandem.kube.children.link import Link
 from tandem.kube.children.ports import (
@@ -45,7 +46,10 @@ from tandem.kube.runtime.tenants import Tenant, environment
 from tandem.kube.runtime.threads import TableThreads
 from tandem.operations.ports import SystemClock, SystemNonces
 from tandem.operations.registry import import_kinds
+from tandem.spark.application.manifest import KubeflowApplications
 from tandem.spec.common import OPERATIONS
+from tandem.spec.resources import Operation
+from tandem.spec.table import LakeTable
 
 _log = structlog.get_logger("tandem.kube.children")
 LEAST_MEMORY: Final = 256 << 20
@@ -155,6 +159,8 @@ class _Child:
                 "automatic.wake": lambda number: self._automatic.woken(number),
             }
         )
+        self._loop = loop
+        self._applications = KubeflowApplications(settings.operator.application)
         self._environ = environ
         self._tenant = settings.tenant
         self._runs: dict[str, _Run] = {}
@@ -182,7 +188,7 @@ class _Child:
             index_threads=ThreadPoolExecutor(1),
             slots=self._slots,
             automatic_slots=self._automatic,
-            runner_factory=lambda _resource, body, _table: LinkedRunner(link, loop, uid_of(body)),
+            runner_factory=self._runner,
             metrics=self._metrics,
             small_jobs=self._small,
             on_secret=self._renewed,
@@ -266,7 +272,15 @@ class _Child:
         self._context.cancelled.discard(uid_of(body))
         return cancelled
 
-    # What the controllers say
+    # What the controllers need, and say
+
+    def _runner(self, resource: Operation, body: Body, table: LakeTable | None) -> JobRunner:
+        account = "" if table is None else table.spec.storage.service_account_name or ""
+        # Before the operation does anything: the operator checks it only with its job.
+        self._applications.check(
+            resource.spec.spark_template, resource=resource.id, service_account=account
+        )
+        return LinkedRunner(self.link, self._loop, uid_of(body))
 
     def _renewed(self, secret: str, environ: Mapping[str, str]) -> None:
         """The tenant's Secret was read."""
