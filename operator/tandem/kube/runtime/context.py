@@ -191,7 +191,7 @@ class TableAutomation(Protocol):
     ) -> tuple[dict[str, Any], float]: ...
 
 
-class Child(Protocol):
+class LivingChild(Protocol):
     """A living child process, as metrics see it."""
 
     @property
@@ -200,10 +200,10 @@ class Child(Protocol):
         ...
 
 
-class Children(Protocol):
+class ChildControl(Protocol):
     """The processes in which controllers run: `tandem.kube.children.processes`."""
 
-    def living(self) -> Sequence[Child]: ...
+    def living(self) -> Sequence[LivingChild]: ...
 
     def put(self, summary: CachedResource) -> None:
         """A resource was created or changed."""
@@ -256,7 +256,7 @@ class OperatorContext:
     automatic_slots: OperationSlots
     runner_factory: RunnerFactory
     metrics: Metrics
-    children: Children | None = None
+    children: ChildControl | None = None
     small_jobs: SmallJobs | None = None
     interceptor: Interceptor = passthrough
     automations: Sequence[TableAutomation] = ()
