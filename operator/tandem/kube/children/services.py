@@ -150,7 +150,7 @@ class ChildServices:
             "event": self._post,
             "figures": self._figures,
             "small_job": self._small_job,
-            "gone": lambda uid: self._context.resource_cache.remove(str(uid)),
+            "gone": lambda uid: self._context.removed(str(uid)),
             "done": self._done,
         }
 
@@ -344,8 +344,11 @@ class ChildServices:
 
     def _figures(self, key: tuple[str, str], found: Mapping[str, Any]) -> None:
         namespace, name = key
-        if namespace == self._tenant.namespace:
-            self._context.figures[namespace, str(name)] = TableFigures.from_json(found)
+        figures = TableFigures.from_json(found)
+        table = self._context.resource_cache.get((TABLE_KIND, str(namespace), str(name)))
+        # One that is gone would stay in the metrics for ever.
+        if namespace == self._tenant.namespace and table is not None and table.uid == figures.uid:
+            self._context.figures[namespace, name] = figures
 
     def _done(self, run: int, uid: str, how: str, cancelled: bool) -> None:
         if cancelled:
