@@ -32,6 +32,7 @@ from tandem.kube.runtime.slots import Lane
 from tandem.kube.runtime.tenants import Tenant
 from tandem.kube.tables.figures import TableFigures
 from tandem.locks.store import LockStore
+from tandem.mergelog.state.log_table import LOG_FOLDER
 from tandem.spec.common import GROUP, OPERATIONS, VERSION, plural
 from tandem.spec.loader import parse
 from tandem.spec.resources import Operation
@@ -174,7 +175,7 @@ class ChildServices:
     async def _on_own(self, table: str, call: Callable[[], _T]) -> _T:
         """Call the lock store about a table. Raises: LocationNotAllowed if it is no table of the
         tenant's namespace."""
-        if not any(table == each or table.startswith(f"{each}/") for each in self._locations):
+        if str(table).removesuffix(f"/{LOG_FOLDER}") not in self._locations:
             raise LocationNotAllowed("locks of another tenant's table", resource=table)
         return await self._in_thread(call)
 
