@@ -15,13 +15,14 @@ import pytest
 from locks.lock_contract import LockContract
 from support.cluster.loop_thread import loop_thread
 from support.lock_requests import TABLE, request
-from tandem.errors import LocksUnavailable
+from tandem.errors import LocationNotAllowed, LocksUnavailable
 from tandem.kube.children.link import Link
 from tandem.kube.children.ports import LinkedLocks
 from tandem.kube.children.services import ChildServices
 from tandem.kube.runtime.tenants import Tenant
 from tandem.locks.rules import Mode
 from tandem.locks.store import InProcessLocks, LockStore
+from tandem.mergelog.state.log_table import LOG_FOLDER
 
 _LOCATIONS = (TABLE, "file:///b", "file:///one", "file:///other")
 
@@ -71,6 +72,15 @@ class TestLinkedLocks(LockContract):
     def locks(self) -> Iterator[LockStore]:
         with linked(InProcessLocks()) as (locks, _):
             yield locks
+
+
+def test_locks_of_a_table_are_none_of_what_lies_below_it() -> None:
+    """But for its log: a LakeTable may name a whole bucket, in which others have tables."""
+    with linked(InProcessLocks()) as (locks, _):
+        assert locks.entries(f"{TABLE}/{LOG_FOLDER}") == ()
+        for other in (f"{TABLE}/other", f"{TABLE}/other/{LOG_FOLDER}", f"{TABLE}/_tandem"):
+            with pytest.raises(LocationNotAllowed):
+                locks.entries(other)
 
 
 def test_an_operator_that_is_gone_is_an_unavailable_lock_store() -> None:

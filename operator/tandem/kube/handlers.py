@@ -65,7 +65,7 @@ def register(
         body: Body = event["object"]
         uid, children = uid_of(body), context.children
         if event["type"] == "DELETED":
-            context.resource_cache.remove(uid)
+            context.removed(uid)
             context.cancelled.discard(uid)
             if children is not None:
                 children.remove(uid, key_of(body)[1])

@@ -20,6 +20,7 @@ from tandem.storage.options import (
     of_the_process,
     option_name,
     secret_options,
+    variables,
 )
 from tandem.storage.paths import (
     SCHEMES,
@@ -91,6 +92,16 @@ def check_secret(environ: Mapping[str, str], *, resource: str, name: str) -> Non
             expected="keys such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
             remedy="Remove the key; for a workload's identity give storage.serviceAccountName",
         )
+    variable = {name for scheme in SCHEMES for name in variables(scheme)}
+    for key in sorted(variable & set(environ)):
+        if "\0" in environ[key]:
+            raise InvalidSpec(
+                "a Secret must hold text, but a value has a NUL character",
+                resource=resource,
+                field="spec.storage.secretRef",
+                found=f"{key} in Secret {name}",
+                remedy="Correct the value: the Secret's data must be the base64 of the key itself",
+            )
 
 
 def check_options(options: Mapping[str, str], scheme: str, *, resource: str) -> None:

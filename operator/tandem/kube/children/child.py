@@ -287,8 +287,13 @@ class _Child:
         tenant = Tenant(self._tenant.namespace, self._tenant.account, secret, environ)
         if self._small is not None:
             self._small.tenant = tenant
-        os.environ.clear()
-        os.environ.update(environment(tenant, self._environ))
+        wanted = environment(tenant, self._environ)
+        # Threads may read it now: what stays the same must be there all the time.
+        for name in os.environ.keys() - wanted.keys():
+            del os.environ[name]
+        for name, value in wanted.items():
+            if os.environ.get(name) != value:
+                os.environ[name] = value
 
 
 async def _pong() -> bool:

@@ -28,8 +28,9 @@ _log = structlog.get_logger("tandem.kube.children")
 LONGEST: Final = 64 << 20
 """Bytes of a line: the other side ends the link at a longer one. An object in a cluster has at most
 3 MiB."""
-_UNSENT: Final = 64 << 20
-"""Bytes that the other side may leave unread: more of them, and it hangs."""
+_UNSENT: Final = 256 << 20
+"""Bytes that the other side may leave unread: more of them, and it hangs. After a new list, all
+objects of a namespace are said at once."""
 
 TASK: Final = "child: "
 """How the names of tasks begin that serve a child. kopf must not end them with its own."""

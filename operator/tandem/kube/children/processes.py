@@ -70,8 +70,6 @@ _END_S: Final = 5.0
 _UNKNOWN: Final = 255
 """The exit code of a process of which it is not known how, or even whether, it ended: the fork
 server, which is its parent, has ended."""
-_AT_ONCE: Final = 500
-"""So many resources are said to a new child before it has read them."""
 _PAUSES_S: Final = (0.0, 0.5, 2.0, 5.0, 15.0, 60.0)
 """The pauses before a tenant's next child, after so many that ended by themselves."""
 _GOOD_S: Final = 300.0
@@ -547,11 +545,11 @@ class ChildProcesses:
         context.metrics.child_processes_started.count()
         self._children[key] = child
         cache = context.resource_cache
-        for count, uid in enumerate([each.uid for each in cache.all()]):
+        for uid in [each.uid for each in cache.all() if each.namespace == key.namespace]:
             summary = cache.by_uid(uid)  # as it is now: a later one may have been put before
-            if summary is not None and summary.namespace == key.namespace:
+            if summary is not None:
                 services.link.tell("put", asdict(summary), cache.body(uid))
-            if count % _AT_ONCE == 0:
+                # After each of them: fifty may be more than it may leave unread.
                 await services.link.drain()
         return child
 

@@ -32,6 +32,7 @@ from tandem.kube.runtime.slots import Lane
 from tandem.kube.runtime.tenants import Tenant
 from tandem.kube.tables.figures import TableFigures
 from tandem.locks.store import LockStore
+from tandem.mergelog.state.log_table import LOG_FOLDER
 from tandem.spec.common import GROUP, OPERATIONS, VERSION, plural
 from tandem.spec.loader import parse
 from tandem.spec.resources import Operation
@@ -180,7 +181,7 @@ class ChildServices:
     async def _on_own(self, table: str, call: Callable[[], _T]) -> _T:
         """Call the lock store about a table. Raises: LocationNotAllowed if it is no table of the
         tenant's namespace."""
-        if not any(table == each or table.startswith(f"{each}/") for each in self._locations):
+        if str(table).removesuffix(f"/{LOG_FOLDER}") not in self._locations:
             raise LocationNotAllowed("locks of another tenant's table", resource=table)
         return await self._in_thread(call)
 
@@ -359,12 +360,15 @@ class ChildServices:
 
     def _figures(self, key: tuple[str, str], found: Mapping[str, Any]) -> None:
         namespace, name = key
-        if namespace == self._tenant.namespace:
-            self._context.figures[namespace, str(name)] = TableFigures.from_json(found)
+        figures = TableFigures.from_json(found)
+        table = self._context.resource_cache.get((TABLE_KIND, str(namespace), str(name)))
+        # One that is gone would stay in the metrics for ever.
+        if namespace == self._tenant.namespace and table is not None and table.uid == figures.uid:
+            self._context.figures[namespace, name] = figures
 
     def _gone(self, uid: str) -> None:
         if self._is_own(uid):
-            self._context.resource_cache.remove(uid)
+            self._context.removed(uid)
 
     def _is_own(self, uid: str) -> bool:
         found = self._context.resource_cache.by_uid(uid)

@@ -13,6 +13,7 @@ import asyncio
 import platform
 import time
 from collections.abc import Callable, Iterable, Sequence
+from math import isfinite
 from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -140,6 +141,8 @@ class Metrics:
     def record(self, family: str, how: str, value: float, labels: Sequence[str]) -> None:
         """Record what another process has: `how` is the name of the instrument's method. Raises:
         LookupError, ValueError for what is no such record."""
+        if not isfinite(value):
+            raise ValueError("no number that can be counted")
         instrument = self._instruments[family]
         methods = {"add": instrument.add, "observe": instrument.observe, "set": instrument.set}
         methods[how](float(value), *labels)

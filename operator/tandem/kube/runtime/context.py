@@ -298,9 +298,16 @@ class OperatorContext:
             self.figures[namespace, name] = figures
             self.on_figures((namespace, name), figures)
 
+    def removed(self, uid: str) -> None:
+        """An object is gone."""
+        summary = self.resource_cache.by_uid(uid)
+        if summary is not None and summary.kind == TABLE_KIND:
+            self.figures.pop((summary.namespace, summary.name), None)
+        self.resource_cache.remove(uid)
+
     def gone(self, uid: str) -> None:
         """A call has found an object gone before the watch reported it."""
-        self.resource_cache.remove(uid)
+        self.removed(uid)
         self.on_gone(uid)
 
     def table_changed(self, namespace: str, name: str) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
+
+Number = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
+"""What a metric can be: a greater number would fail every scrape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +29,18 @@ class TableFigures:
     reason: str
     message: str = ""
     adopted: bool = False
-    version: int | None = None
-    segments: int | None = None
-    files: int | None = None
-    bytes: int | None = None
-    small_files: int | None = None
-    deleted_rows: int | None = None
-    log_blocks: int | None = None
-    log_bytes: int | None = None
-    log_oldest_ms: int | None = None
+    version: Number | None = None
+    segments: Number | None = None
+    files: Number | None = None
+    bytes: Number | None = None
+    small_files: Number | None = None
+    deleted_rows: Number | None = None
+    log_blocks: Number | None = None
+    log_bytes: Number | None = None
+    log_oldest_ms: Number | None = None
     hold: str | None = None
-    next_ms: int | None = None
-    chunks_due: int | None = None
+    next_ms: Number | None = None
+    chunks_due: Number | None = None
 
     def as_json(self) -> dict[str, Any]:
         found: dict[str, Any] = _ADAPTER.dump_python(self, mode="json")
