@@ -54,6 +54,9 @@ class Stub:
         self.api = SimpleNamespace(request=self._request)
         self.events = contextvars.copy_context()
 
+    def removed(self, uid: str) -> None:
+        self.resource_cache.remove(uid)
+
     def may_write(self) -> bool:
         return self.leads
 

@@ -201,7 +201,7 @@ class Ending:
 
     def __init__(self, key: TenantKey, runs: dict[str, Any], at_work: set[str]) -> None:
         self.key, self.runs, self.end = key, runs, ""
-        self.begun_s = 0.0
+        self.begun_s, self.spared = 0.0, False
         self.may_end = asyncio.Event()
         self.services = SimpleNamespace(unsuited={"one"}, at_work={"two"})
         self.at_work = SimpleNamespace(tables=lambda: at_work, close=lambda: None)

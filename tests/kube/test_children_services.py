@@ -32,6 +32,7 @@ from tandem.kube.runtime.leader import MEMBERS, LockMembers
 from tandem.kube.runtime.slots import Lane
 from tandem.kube.runtime.tenants import Tenant
 from tandem.locks.rules import WHOLE_TABLE, Mode
+from tandem.mergelog.state.log_table import LOG_FOLDER
 
 # What a child may ask for
 
@@ -116,7 +117,7 @@ def test_locks_are_those_of_the_tenants_tables() -> None:
     async def test(stub: Stub, child: Link, _: ChildServices) -> None:
         wanted, owner = request("a", Mode.UPDATE, "1"), "process of a"
         assert await child.ask("locks.acquire", lock_request(wanted)) == {"token": 1}
-        log = request("b", Mode.UPDATE, table=f"{TABLE}/_log")
+        log = request("b", Mode.UPDATE, table=f"{TABLE}/{LOG_FOLDER}")
         assert "token" in await child.ask("locks.acquire", lock_request(log))
         for other in (f"{TABLE}2", "file:///", "file:///other", MEMBERS, "tandem:leader:tandem"):
             theirs = request("a", Mode.UPDATE, "1", table=other)
