@@ -113,8 +113,10 @@ class _Stopped:
         self._stopped = asyncio.Event()
 
     def stop(self, reason: int) -> None:
-        self.reason = DaemonStoppingReason(reason)
-        self._stopped.set()
+        """The first reason holds: the controller ends by it, whatever comes later."""
+        if self.reason is None:
+            self.reason = DaemonStoppingReason(reason)
+            self._stopped.set()
 
     async def wait(self) -> object:
         return await self._stopped.wait()

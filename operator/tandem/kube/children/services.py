@@ -31,6 +31,7 @@ from tandem.kube.runtime.leader import MEMBERS
 from tandem.kube.runtime.slots import Lane
 from tandem.kube.runtime.tenants import Tenant
 from tandem.kube.tables.figures import TableFigures
+from tandem.locks.rules import Granted, Waiting
 from tandem.locks.store import LockStore
 from tandem.spec.common import GROUP, OPERATIONS, VERSION, plural
 from tandem.spec.loader import parse
@@ -107,11 +108,15 @@ class ChildServices:
         self._watches: dict[int, Callable[[], None]] = {}
         self._held: dict[int, Lane] = {}
         self._waiting: dict[int, asyncio.Task[None]] = {}
+        self._unwanted: set[int] = set()
+        """Tickets that were given back before they were taken: an answer is a task of its own."""
         self._waiters: dict[int, object] = {}
         self._runners: dict[str, JobRunner] = {}
         self.link = Link(self._handlers())
         self.unsuited: set[str] = set()
         """The uids of operations whose small job failed in this child."""
+        self.locks: set[tuple[str, str, str]] = set()
+        """Tables, operations and owners of the locks that it may have: of calls under way, too."""
         self.at_work: set[str] = set()
         """The uids of operations that have a small job."""
         self.on_done: Callable[[int, str], None] = lambda _run, _how: None
@@ -131,9 +136,7 @@ class ChildServices:
             "locks.leave_commit": lambda table, *whose: self._on_own(
                 table, lambda: locks.leave_commit(table, *map(str, whose))
             ),
-            "locks.release": lambda table, *whose: self._on_own(
-                table, lambda: locks.release(table, *map(str, whose))
-            ),
+            "locks.release": self._release,
             "locks.entries": self._entries,
             "slots.take": self._take_slot,
             "slots.force": self._force_slot,
@@ -206,8 +209,17 @@ class ChildServices:
 
     async def _acquire(self, request: str) -> dict[str, Any]:
         wanted = requested(request)
+
+        def acquire() -> Granted | Waiting:
+            self.locks.add((wanted.table, wanted.operation, wanted.owner))
+            return self._context.locks.acquire(wanted)
+
+        return grant(await self._on_own(wanted.table, acquire))
+
+    async def _release(self, table: str, operation: str, owner: str) -> None:
         locks = self._context.locks
-        return grant(await self._on_own(wanted.table, lambda: locks.acquire(wanted)))
+        await self._on_own(table, lambda: locks.release(table, str(operation), str(owner)))
+        self.locks.discard((table, operation, owner))
 
     async def _extend(
         self, table: str, operation: str, owner: str, resources: str
@@ -231,8 +243,17 @@ class ChildServices:
             if not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self.link.tell, "locks.wake", number)
 
-        locks = self._context.locks
-        end = await self._on_own(table, lambda: locks.watch(table, operation, wake))
+        def watch() -> None:
+            end = self._context.locks.watch(table, operation, wake)
+            try:
+                self._loop.call_soon_threadsafe(self._watched, number, end)
+            except RuntimeError:  # the loop has ended
+                end()
+
+        await self._on_own(table, watch)
+
+    def _watched(self, number: int, end: Callable[[], None]) -> None:
+        """Also if the link has ended, and with it what awaited the answer."""
         if self.link.ended:
             self._threads.submit(end)
         else:
@@ -247,16 +268,20 @@ class ChildServices:
 
     async def _take_slot(self, ticket: int, namespace: str, table: str) -> None:
         lane = self._lane(namespace, table)
-        slots = self._context.slots
-        task = asyncio.create_task(
-            slots.take(lane, lambda why: self.link.tell("slots.queued", ticket, why)),
-            name=f"{TASK}take a slot",
-        )
-        self._waiting[ticket] = task
+        if ticket in self._unwanted:
+            self._unwanted.discard(ticket)
+            return
+        taking = asyncio.create_task(self._hold_slot(ticket, lane), name=f"{TASK}take a slot")
+        self._waiting[ticket] = taking
         try:
-            await task
+            await taking
         finally:
             del self._waiting[ticket]
+
+    async def _hold_slot(self, ticket: int, lane: Lane) -> None:
+        """In a task: whatever ends the answer, a slot that was taken is held."""
+        slots = self._context.slots
+        await slots.take(lane, lambda why: self.link.tell("slots.queued", ticket, why))
         self._held[ticket] = lane
 
     def _force_slot(self, ticket: int, namespace: str, table: str) -> None:
@@ -269,6 +294,8 @@ class ChildServices:
             self._context.slots.give_back(lane)
         elif waiting is not None:
             waiting.cancel()
+        else:
+            self._unwanted.add(ticket)
 
     def _lane(self, namespace: str, table: str) -> Lane:
         if namespace != self._tenant.namespace:
