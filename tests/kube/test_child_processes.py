@@ -203,7 +203,7 @@ class Ending:
         self.key, self.runs, self.end = key, runs, ""
         self.begun_s, self.spared = 0.0, False
         self.may_end = asyncio.Event()
-        self.services = SimpleNamespace(unsuited={"one"}, at_work={"two"})
+        self.services = SimpleNamespace(unsuited={"one"}, at_work={"two"}, locks=set())
         self.at_work = SimpleNamespace(tables=lambda: at_work, close=lambda: None)
 
     async def serve(self) -> None:

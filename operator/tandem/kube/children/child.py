@@ -53,7 +53,7 @@ from tandem.spec.table import LakeTable
 
 _log = structlog.get_logger("tandem.kube.children")
 LEAST_MEMORY: Final = 256 << 20
-"""The least bound under which a child does anything: it begins with half of it."""
+"""The least bound under which a child does anything: it begins with two thirds of it."""
 _STACK: Final = 2 << 20
 """Of a thread. The usual eight megabytes count against the bound also where they are not used: a
 dozen threads would take half of the least one."""
@@ -104,7 +104,8 @@ async def _serve(
     child = _Child(settings, environ, at_work)
     await child.link.connect(own)
     try:
-        await child.link.serve()
+        if problem := await child.link.serve():
+            _log.error("the link to the operator has ended", problem=problem)
     finally:
         os._exit(0)
 
@@ -117,8 +118,10 @@ class _Stopped:
         self._stopped = asyncio.Event()
 
     def stop(self, reason: int) -> None:
-        self.reason = DaemonStoppingReason(reason)
-        self._stopped.set()
+        """The first reason holds: the controller ends by it, whatever comes later."""
+        if self.reason is None:
+            self.reason = DaemonStoppingReason(reason)
+            self._stopped.set()
 
     async def wait(self) -> object:
         return await self._stopped.wait()

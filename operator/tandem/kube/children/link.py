@@ -26,8 +26,9 @@ from tandem.kube.client.events import traceback_of
 
 _log = structlog.get_logger("tandem.kube.children")
 LONGEST: Final = 64 << 20
-"""Bytes of a line: the other side ends the link at a longer one. An object in a cluster has at most
-3 MiB."""
+"""Bytes of a line to a child, which ends at a longer one: a page of a list may be long."""
+LONGEST_OF_CHILD: Final = 8 << 20
+"""Bytes of a line of a child: a status has at most 1.5 MiB, and the operator's loop decodes it."""
 _UNSENT: Final = 256 << 20
 """Bytes that the other side may leave unread: more of them, and it hangs. After a new list, all
 objects of a namespace are said at once."""
@@ -57,28 +58,30 @@ class Link:
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self._answering: set[asyncio.Task[None]] = set()
         self._said: list[bytes] = []
+        self._problem = ""
         self._writer: asyncio.StreamWriter | None = None
         self._reader: asyncio.StreamReader | None = None
         self.ended = False
 
-    async def connect(self, own: socket.socket) -> None:
-        self._reader, self._writer = await asyncio.open_connection(sock=own, limit=LONGEST)
+    async def connect(self, own: socket.socket, most_bytes: int | None = None) -> None:
+        """`most_bytes`: of a line that is taken, else `LONGEST`."""
+        limit = most_bytes or LONGEST
+        self._reader, self._writer = await asyncio.open_connection(sock=own, limit=limit)
 
     async def serve(self) -> str:
-        """Take messages until the other side ends. Returns what was wrong with the last one, ""
-        for an end in order."""
+        """Take messages until the other side ends. Returns what was wrong with it, "" for an end in
+        order."""
         assert self._reader is not None
-        problem = ""
         try:
             while line := await self._reader.readline():
                 self._take(json.loads(line))
         except OSError:
             pass
         except Exception as error:  # noqa: BLE001 - whatever a process that was taken over may say
-            problem = f"what it said is no message: {type(error).__name__}"
+            self._problem = f"what it said is no message: {type(error).__name__}"
         finally:
             self.close()
-        return problem
+        return self._problem
 
     async def drain(self) -> None:
         """Wait until the other side has read most of what was said."""
@@ -130,6 +133,7 @@ class Link:
             return
         self._writer.write(said)
         if self._writer.transport.get_write_buffer_size() > _UNSENT:
+            self._problem = "it reads too slowly what it is told"
             self._writer.transport.abort()
 
     def _take(self, message: Any) -> None:

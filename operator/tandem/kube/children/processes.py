@@ -18,6 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -32,7 +33,7 @@ from tandem.errors import InvalidSpec, LocksUnavailable, Reason
 from tandem.kube.children import child as child_process
 from tandem.kube.children.at_work import AtWork
 from tandem.kube.children.child import ChildSettings, RunEnd
-from tandem.kube.children.link import TASK, LinkEnded
+from tandem.kube.children.link import LONGEST_OF_CHILD, TASK, LinkEnded
 from tandem.kube.children.services import ChildServices
 from tandem.kube.client.api import ApiError
 from tandem.kube.client.resources import (
@@ -76,6 +77,11 @@ _GOOD_S: Final = 300.0
 """A child that lived for so long has done no harm to its next one."""
 _SUSPECT: Final = 2
 """A table on which so many children worked as they ended has a child to itself."""
+LOCKS_S: Final = 30.0
+"""So long the locks of a child that has ended wait for the one that takes its operations over: an
+operation, or its table, may be gone."""
+_LOCKS_PAUSE_S: Final = 2.0
+"""Between two tries of a lock store that does not answer."""
 _MOVES: Final = DaemonStoppingReason.OPERATOR_EXITING
 """To a child, it is as if the operator ended: the next one takes over what it leaves."""
 
@@ -323,7 +329,7 @@ class ChildProcesses:
         self._children: dict[TenantKey, ChildProcess] = {}
         self._retired: set[ChildProcess] = set()
         """Those that end as soon as they have left what they control."""
-        self._beginning: dict[TenantKey, asyncio.Lock] = {}
+        self._beginning: dict[TenantKey, asyncio.Task[ChildProcess]] = {}
         self._deaths: dict[TenantKey, _Deaths] = {}
         self._killers: Counter[str] = Counter()
         """How many children ended while they worked on a table, by its uid."""
@@ -332,6 +338,7 @@ class ChildProcesses:
         self._unsuited: set[str] = set()
         self._event_contexts: dict[str, contextvars.Context] = {}
         self._serving: set[asyncio.Task[None]] = set()
+        self._letting_go: set[asyncio.Task[None]] = set()
         self._threads = ThreadPoolExecutor(16, thread_name_prefix="tandem-child")
         # To stop a job may take a minute.
         self._job_threads = ThreadPoolExecutor(64, thread_name_prefix="tandem-jobs")
@@ -377,9 +384,12 @@ class ChildProcesses:
         try:
             while not stopping.done() and self._context.may_write():
                 try:
-                    child = await self._child(self._tenant(body), stopping)
+                    tenant = self._tenant(body)
+                    child = await self._child(tenant, stopping)
                     if child is None or stopping.done():
                         break
+                    if self._tenant(body) != tenant:
+                        continue  # it has moved meanwhile
                     if not await child.run(kind, uid, on_spark=uid in self._unsuited):
                         return
                 except ChildEnded as error:
@@ -467,27 +477,30 @@ class ChildProcesses:
     async def _child(
         self, key: TenantKey, stopping: asyncio.Task[None] | None
     ) -> ChildProcess | None:
-        """The tenant's child; None if meanwhile there is nothing left to do."""
-        async with self._beginning.setdefault(key, asyncio.Lock()):
+        """The tenant's child; None if meanwhile there is nothing left to do. Raises: ChildEnded."""
+        while not (self._closed or (stopping is not None and stopping.done())):
             child = self._children.get(key)
             if child is not None and not child.end:
                 return child
-            deaths = self._deaths.setdefault(key, _Deaths())
-            pause_s = _PAUSES_S[min(deaths.count, len(_PAUSES_S) - 1)]
-            left_s = deaths.last_s + pause_s - time.monotonic()
-            if left_s > 0:
+            beginning = self._beginning.get(key)
+            if beginning is None and (left_s := self._pause_left_s(key)) > 0:
                 if stopping is None:
                     await asyncio.sleep(left_s)
                 else:
                     await asyncio.wait({stopping}, timeout=left_s)
-            if self._closed or (stopping is not None and stopping.done()):
-                return None
-            try:
-                child = await self._begin(key)
-            except ChildEnded:
-                self._died(key, 0.0)
-                raise
-            return child
+                continue
+            if beginning is None:
+                beginning = asyncio.create_task(self._begin(key), name=f"{TASK}begin")
+                self._beginning[key] = beginning
+                beginning.add_done_callback(lambda _: self._beginning.pop(key, None))
+            # One who waits for it may be cancelled: others wait, too, and nothing is half begun.
+            return await asyncio.shield(beginning)
+        return None
+
+    def _pause_left_s(self, key: TenantKey) -> float:
+        deaths = self._deaths.get(key, _Deaths())
+        pause_s = _PAUSES_S[min(deaths.count, len(_PAUSES_S) - 1)]
+        return deaths.last_s + pause_s - time.monotonic()
 
     async def _begin(self, key: TenantKey) -> ChildProcess:
         context = self._context
@@ -506,6 +519,14 @@ class ChildProcesses:
 
         def start() -> tuple[ForkServerProcess, socket.socket, AtWork]:
             members.join()
+            try:
+                return started()
+            except BaseException:
+                with contextlib.suppress(LocksUnavailable):
+                    members.leave()
+                raise
+
+        def started() -> tuple[ForkServerProcess, socket.socket, AtWork]:
             ours, theirs = socket.socketpair()
             try:
                 process = self._forks.Process(
@@ -526,6 +547,7 @@ class ChildProcesses:
         try:
             process, own, at_work = await loop.run_in_executor(self._threads, start)
         except (OSError, EOFError, RuntimeError, LocksUnavailable) as error:
+            self._died(key, 0.0)
             raise ChildEnded(f"no process could be begun: {error}") from error
         services = ChildServices(
             context,
@@ -536,7 +558,7 @@ class ChildProcesses:
             self._event_contexts.get,
             self._locations[key.namespace],
         )
-        await services.link.connect(own)
+        await services.link.connect(own, LONGEST_OF_CHILD)
         child = ChildProcess(key, process, services, at_work)
         services.on_harmed = lambda: self._retire(child)
         serving = asyncio.create_task(self._serve(child, members), name=f"{TASK}serve")
@@ -580,10 +602,31 @@ class ChildProcesses:
                 )
         if child.runs and child.key.alone:
             await self._tell_too_large(child)
+        # Only now may another one take its attempts over.
+        await self._release(members.leave)
+        if services.locks and not self._closed:
+            task = asyncio.create_task(self._let_go(services.locks), name=f"{TASK}let go")
+            self._letting_go.add(task)
+            task.add_done_callback(self._letting_go.discard)
+
+    async def _let_go(self, locks: set[tuple[str, str, str]]) -> None:
+        """Release what a child that has ended has locked, unless another one has taken it over."""
+        await asyncio.sleep(LOCKS_S)
+        for held in list(locks):
+            await self._release(partial(self._context.locks.release, *held))
+
+    async def _release(self, call: Callable[[], None]) -> None:
+        """Call the lock store until it has answered, or the operator ends, with which all that it
+        holds expires."""
         loop = asyncio.get_running_loop()
-        with contextlib.suppress(LocksUnavailable):
-            # Only now may another one take its attempts over.
-            await loop.run_in_executor(self._threads, members.leave)
+        while True:
+            try:
+                return await loop.run_in_executor(self._threads, call)
+            except LocksUnavailable as error:
+                _log.warning("not released yet", problem=str(error))
+                if self._closed:
+                    return None
+            await asyncio.sleep(_LOCKS_PAUSE_S)
 
     async def _tell_too_large(self, child: ChildProcess) -> None:
         """A table ends every process that works on it: say so in its status, since none of them
@@ -671,8 +714,15 @@ class ChildProcesses:
     async def close(self) -> None:
         """End all of them: another operator takes over what they do."""
         self._closed = True
-        for child in self.living():
-            child.kill("the operator has ended")
+        for task in self._letting_go:
+            task.cancel()
+        self._kill_all()
+        await asyncio.gather(*self._beginning.values(), return_exceptions=True)
+        self._kill_all()
         await asyncio.gather(*self._serving, return_exceptions=True)
         for pool in (self._threads, self._job_threads):
             pool.shutdown(wait=False, cancel_futures=True)
+
+    def _kill_all(self) -> None:
+        for child in self.living():
+            child.kill("the operator has ended")

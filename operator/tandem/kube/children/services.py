@@ -31,6 +31,7 @@ from tandem.kube.runtime.leader import MEMBERS
 from tandem.kube.runtime.slots import Lane
 from tandem.kube.runtime.tenants import Tenant
 from tandem.kube.tables.figures import TableFigures
+from tandem.locks.rules import Granted, Waiting
 from tandem.locks.store import LockStore
 from tandem.mergelog.state.log_table import LOG_FOLDER
 from tandem.spec.common import GROUP, OPERATIONS, VERSION, plural
@@ -48,7 +49,9 @@ _NAME: Final = re.compile(r"[a-z0-9][a-z0-9.-]*")
 def may_request(tenant: Tenant, secret: str, method: str, url: str) -> bool:
     """Whether a child may have a request sent to the API server: reads of its tenant's resources,
     changes of their statuses, new and deleted automatic operations, and its own Secret. Pure."""
-    parts = url.removeprefix("/").split("/")
+    root, *parts = url.split("/")
+    if root:
+        return False
     if method == "GET" and parts == [
         "api",
         "v1",
@@ -111,12 +114,14 @@ class ChildServices:
         self._held: dict[int, Lane] = {}
         self._waiting: dict[int, asyncio.Task[None]] = {}
         self._unwanted: set[int] = set()
-        """Tickets that were given back before they were asked for."""
+        """Tickets that were given back before they were taken: an answer is a task of its own."""
         self._waiters: dict[int, object] = {}
         self._runners: dict[str, JobRunner] = {}
         self.link = Link(self._handlers())
         self.unsuited: set[str] = set()
         """The uids of operations whose small job failed in this child."""
+        self.locks: set[tuple[str, str, str]] = set()
+        """Tables, operations and owners of the locks that it may have: of calls under way, too."""
         self.at_work: set[str] = set()
         """The uids of operations that have a small job."""
         self.on_done: Callable[[int, str], None] = lambda _run, _how: None
@@ -139,9 +144,7 @@ class ChildServices:
             "locks.leave_commit": lambda table, *whose: self._on_own(
                 table, lambda: locks.leave_commit(table, *map(str, whose))
             ),
-            "locks.release": lambda table, *whose: self._on_own(
-                table, lambda: locks.release(table, *map(str, whose))
-            ),
+            "locks.release": self._release,
             "locks.entries": self._entries,
             "slots.take": self._take_slot,
             "slots.force": self._force_slot,
@@ -215,8 +218,17 @@ class ChildServices:
 
     async def _acquire(self, request: str) -> dict[str, Any]:
         wanted = requested(request)
+
+        def acquire() -> Granted | Waiting:
+            self.locks.add((wanted.table, wanted.operation, wanted.owner))
+            return self._context.locks.acquire(wanted)
+
+        return grant(await self._on_own(wanted.table, acquire))
+
+    async def _release(self, table: str, operation: str, owner: str) -> None:
         locks = self._context.locks
-        return grant(await self._on_own(wanted.table, lambda: locks.acquire(wanted)))
+        await self._on_own(table, lambda: locks.release(table, str(operation), str(owner)))
+        self.locks.discard((table, operation, owner))
 
     async def _extend(
         self, table: str, operation: str, owner: str, resources: str
@@ -235,13 +247,25 @@ class ChildServices:
         return await (self._in_thread(found) if table == MEMBERS else self._on_own(table, found))
 
     async def _watch(self, number: int, table: str, operation: str) -> None:
+        if number in self._watches:
+            raise ValueError("a watch that is in use")
+
         def wake() -> None:
             # From a thread, and perhaps when the loop has ended.
             if not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self.link.tell, "locks.wake", number)
 
-        locks = self._context.locks
-        end = await self._on_own(table, lambda: locks.watch(table, operation, wake))
+        def watch() -> None:
+            end = self._context.locks.watch(table, operation, wake)
+            try:
+                self._loop.call_soon_threadsafe(self._watched, number, end)
+            except RuntimeError:  # the loop has ended
+                end()
+
+        await self._on_own(table, watch)
+
+    def _watched(self, number: int, end: Callable[[], None]) -> None:
+        """Also if the link has ended, and with it what awaited the answer."""
         if self.link.ended:
             self._threads.submit(end)
         else:
@@ -256,25 +280,29 @@ class ChildServices:
 
     async def _take_slot(self, ticket: int, namespace: str, table: str) -> None:
         lane = self._lane(namespace, table)
+        self._require_new(ticket)
         if ticket in self._unwanted:
             self._unwanted.discard(ticket)
             return
-
-        async def take() -> None:
-            await self._context.slots.take(
-                lane, lambda why: self.link.tell("slots.queued", ticket, why)
-            )
-            # In the step that takes it: one that is given back is either here or still waits.
-            self._held[ticket] = lane
-
-        task = asyncio.create_task(take(), name=f"{TASK}take a slot")
-        self._waiting[ticket] = task
+        taking = asyncio.create_task(self._hold_slot(ticket, lane), name=f"{TASK}take a slot")
+        self._waiting[ticket] = taking
         try:
-            await task
+            await taking
         finally:
             del self._waiting[ticket]
 
+    async def _hold_slot(self, ticket: int, lane: Lane) -> None:
+        """In a task: whatever ends the answer, a slot that was taken is held."""
+        slots = self._context.slots
+        await slots.take(lane, lambda why: self.link.tell("slots.queued", ticket, why))
+        self._held[ticket] = lane
+
+    def _require_new(self, ticket: int) -> None:
+        if ticket in self._held or ticket in self._waiting:
+            raise ValueError("a ticket that is in use")
+
     def _force_slot(self, ticket: int, namespace: str, table: str) -> None:
+        self._require_new(ticket)
         self._held[ticket] = lane = self._lane(namespace, table)
         self._context.slots.force(lane)
 
