@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import threading
 from pathlib import Path
@@ -175,6 +176,26 @@ def test_an_operation_deleted_while_it_moves_is_cleaned_up(stage: Stage, made: l
         assert stage.jobs.stopped == stage.jobs.started
         await_that(lambda: not made[0].entries(lake.location), "its locks stay")
     lake.assert_clean()
+
+
+def test_descriptors_of_children_that_have_ended(stage: Stage) -> None:
+    """They do not wait until garbage is collected."""
+
+    def open_ones() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    settings = settings_of(stage.space.cluster, stage.space.namespace)
+    with operating(settings, stage.jobs, configure_child=stage.halts):
+        stage.lake()
+        gc.disable()
+        try:
+            before = open_ones()
+            for _ in range(5):
+                kill(stage.children.only())
+                await_that(stage.children.living, "no other one begins")
+            await_that(lambda: open_ones() < before + 5, lambda: (before, open_ones()))
+        finally:
+            gc.enable()
 
 
 @pytest.mark.parametrize("pauses", range(4))

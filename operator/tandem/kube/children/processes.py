@@ -166,15 +166,12 @@ class ChildProcess:
         """How it ended; "" while it lives."""
         self.spared = False
         """Whether it was ended for what others did, too."""
+        self.pid = process.pid or 0
         self._process = process
         self._killed_for = ""
         self._numbers = itertools.count()
         self._by_number: dict[int, asyncio.Future[bool]] = {}
         services.on_done = self._done
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid or 0
 
     @property
     def small_jobs(self) -> int:
@@ -222,6 +219,8 @@ class ChildProcess:
             self.idle_since_s = time.monotonic()
 
     def kill(self, why: str) -> None:
+        if self.end:
+            return
         self._killed_for = self._killed_for or why
         self._process.kill()
         if self._lives_unseen:
@@ -239,6 +238,9 @@ class ChildProcess:
             self.kill(problem)
         await asyncio.to_thread(self._reap)
         self.end = self._killed_for or _how(self._process.exitcode)
+        with contextlib.suppress(ValueError):  # it still runs
+            # Else its descriptors would stay until garbage is collected.
+            self._process.close()
         self.services.close()
         for over in self.runs.values():
             if not over.done():
@@ -600,6 +602,8 @@ class ChildProcesses:
                     times=self._killers[uid],
                     how=child.end,
                 )
+                if table is not None:
+                    self._move(table)  # perhaps to a child of its own
         if child.runs and child.key.alone:
             await self._tell_too_large(child)
         # Only now may another one take its attempts over.
