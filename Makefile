@@ -83,7 +83,7 @@ matrix: setup ## Every foreign writer with every operation; every case; the big 
 	  tests/delta/test_cleanup.py tests/delta/test_delta_against_spark.py tests/delta/test_dv.py \
 	  tests/delta/test_replay.py \
 	  tests/delta/test_stats.py tests/index \
-	  tests/kube/test_faults_*.py tests/kube/test_log_appends.py tests/kube/test_scenarios.py \
+	  tests/kube/test_children_values.py tests/kube/test_faults_*.py tests/kube/test_log_appends.py tests/kube/test_scenarios.py \
 	  tests/mergelog tests/operations/test_rows_in_scope.py \
 	  tests/planning tests/pruning tests/reconcile \
 	  tests/security/test_locations.py tests/security/test_templates_arrive.py \

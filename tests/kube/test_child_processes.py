@@ -134,7 +134,9 @@ def services() -> Iterator[Services]:
 
 
 def child_of(services: Services) -> ChildProcess:
-    return ChildProcess(TenantKey("a"), cast(Any, None), cast(Any, services), cast(Any, None))
+    return ChildProcess(
+        TenantKey("a"), cast(Any, SimpleNamespace(pid=0)), cast(Any, services), cast(Any, None)
+    )
 
 
 @pytest.mark.parametrize(("how", "left"), [("over", False), ("left", True)])

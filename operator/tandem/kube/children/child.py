@@ -103,11 +103,14 @@ async def _serve(
 ) -> None:
     child = _Child(settings, environ, at_work)
     await child.link.connect(own)
+    code = 1
     try:
         if problem := await child.link.serve():
             _log.error("the link to the operator has ended", problem=problem)
+        else:
+            code = 0
     finally:
-        os._exit(0)
+        os._exit(code)
 
 
 class _Stopped:
