@@ -348,6 +348,20 @@ def test_a_slot_that_is_granted_too_late_is_given_back(turns: int, gives_up: boo
     asyncio.run(run())
 
 
+def test_a_slot_that_is_given_up_at_once_is_not_taken() -> None:
+    """Both messages are one write: the second one is read before the first one is answered."""
+
+    async def test(stub: Stub, child: Link, _: ChildServices) -> None:
+        async def give_up() -> None:
+            child.tell("slots.give_back", 0)
+
+        await asyncio.gather(child.ask("slots.take", 0, "a", "t"), give_up())
+        await child.ask("slots.take", 1, "a", "u")
+        assert stub.slots.taken == 1
+
+    with_child(test)
+
+
 def test_a_child_says_why_it_waits_and_may_force() -> None:
     whys: list[str] = []
 
