@@ -216,7 +216,8 @@ def run(size: str, work: Path) -> Report:
         title="A table beside others whose store never answers",
         setting=f"{HEALTHY[size]} new tables of four files, one after the other, each with a minor "
         f"compaction, before and after {HANGING[size]} LakeTables are created whose store accepts "
-        "connections and never answers. 16 workers, and a limit of 60 s for a request of a store. "
+        "connections and never answers. 16 threads in each child process, and a limit of 60 s for "
+        "a request of a store. "
         "The first of them is created while all of those that hang are new.",
         tables=(
             Table(
