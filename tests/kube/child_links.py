@@ -14,13 +14,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from support.lock_requests import TABLE
-from tandem.kube.children.at_work import AtWork
 from tandem.kube.children.link import Link
 from tandem.kube.children.services import ChildServices
 from tandem.kube.client.resources import Body, ResourceCache
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.runtime.slots import AutomaticSlots, JobLimits, JobSlots
 from tandem.kube.runtime.tenants import Tenant
+from tandem.kube.runtime.threads import AtWork
 from tandem.locks.store import InProcessLocks
 
 

@@ -16,7 +16,7 @@ from tandem.kube.runtime.slots import JobLimits, JobSlots
 from tandem.kube.state_metrics import StateCollector
 from tandem.kube.tables import status
 from tandem.kube.tables.context import AutoCompactionState, TableContext
-from tandem.kube.tables.figures import TableFigures
+from tandem.kube.tables.status import TableFigures
 from tandem.operations.report.status import conditions
 from tandem.planning.auto.facts import AutoCompactionWait
 from tandem.spec.common import OPERATIONS

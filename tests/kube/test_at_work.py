@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from multiprocessing import get_context
 
 from kube.child_links import works
-from tandem.kube.children.at_work import AtWork
+from tandem.kube.runtime.threads import AtWork
 
 
 def test_what_a_process_worked_on_is_known_when_it_was_killed() -> None:

@@ -13,17 +13,15 @@ from typing import Any, cast
 import pytest
 
 from tandem.kube.children.processes import (
-    STORES,
     ChildEnded,
     ChildProcess,
     ChildProcesses,
     PodMemory,
-    TenantKey,
     _how,
-    tenant_of,
 )
 from tandem.kube.client.resources import Body, ResourceCache
 from tandem.kube.metrics.collectors import Metrics
+from tandem.kube.runtime.tenants import STORES, TenantKey, tenant_of
 
 
 def table(location: str, **storage: Any) -> Body:

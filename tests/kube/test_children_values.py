@@ -31,7 +31,7 @@ from tandem.kube.client.resources import CachedResource, ResourceCache
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.runtime.tenants import Tenant
-from tandem.kube.tables.figures import TableFigures
+from tandem.kube.tables.status import TableFigures
 from tandem.locks import codec
 from tandem.locks.rules import EntryState, LockEntry, LockRequest, LockResources, Mode
 from tandem.storage.allowed_locations import check_secret

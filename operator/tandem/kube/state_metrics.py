@@ -23,7 +23,7 @@ from tandem.kube.metrics import families as families
 from tandem.kube.metrics.families import Family
 from tandem.kube.runtime.context import IndexServerFacts, OperatorContext
 from tandem.kube.runtime.slots import JobSlots
-from tandem.kube.tables.figures import TableFigures
+from tandem.kube.tables.status import TableFigures
 from tandem.spec.common import OPERATIONS
 from tandem.spec.compaction import CompactionType, TableCompaction
 from tandem.spec.status import Phase

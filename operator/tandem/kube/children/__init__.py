@@ -7,6 +7,5 @@ what is the tenant's.
     link        messages between the two, as lines of JSON
     ports       what a child has of the operator: API server, locks, slots, Spark jobs, metrics
     child       the child: its bounds, its environment, its controllers
-    at_work     shared memory: on which table each thread of a child works
     template    what children have imported before they are forked
 """

@@ -24,7 +24,6 @@ import structlog
 from kopf import DaemonStoppingReason
 
 from tandem.jobs.runner import JobRunner
-from tandem.kube.children.at_work import AtWork
 from tandem.kube.children.link import Link
 from tandem.kube.children.ports import (
     LinkedApi,
@@ -43,7 +42,7 @@ from tandem.kube.runtime.context import OperatorContext, OperatorSettings
 from tandem.kube.runtime.leader import LockMembers
 from tandem.kube.runtime.small_jobs import SmallJobRules, SmallJobs
 from tandem.kube.runtime.tenants import Tenant, environment
-from tandem.kube.runtime.threads import TableThreads
+from tandem.kube.runtime.threads import AtWork, TableThreads
 from tandem.operations.ports import SystemClock, SystemNonces
 from tandem.operations.registry import import_kinds
 from tandem.spark.application.manifest import KubeflowApplications

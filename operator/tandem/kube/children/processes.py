@@ -24,14 +24,12 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from signal import SIGKILL, Signals
 from typing import Final
-from zlib import crc32
 
 import structlog
 from kopf import DaemonStoppingReason
 
 from tandem.errors import InvalidSpec, LocksUnavailable, Reason
 from tandem.kube.children import child as child_process
-from tandem.kube.children.at_work import AtWork
 from tandem.kube.children.child import ChildSettings, RunEnd
 from tandem.kube.children.link import LONGEST_OF_CHILD, TASK, LinkEnded
 from tandem.kube.children.services import ChildServices
@@ -48,8 +46,8 @@ from tandem.kube.client.resources import (
 )
 from tandem.kube.runtime.context import OperatorContext, StopSignal
 from tandem.kube.runtime.leader import LockMembers
-from tandem.kube.runtime.tenants import Tenant, environment
-from tandem.kube.runtime.threads import too_large
+from tandem.kube.runtime.tenants import Tenant, TenantKey, environment, tenant_of
+from tandem.kube.runtime.threads import AtWork, too_large
 from tandem.kube.tables.status import compose, not_ready
 from tandem.spark.runtime.control import alive
 from tandem.spec.common import OPERATIONS
@@ -59,8 +57,6 @@ _log = structlog.get_logger("tandem.kube.children")
 ANSWER_S: Final = 60.0
 """How long a child's loop may take to answer: it computes nothing itself."""
 IDLE_S: Final = 60.0
-STORES: Final = 8
-"""So many children the tables of one Secret have at most, by their stores."""
 _LOOK_S: Final = 1.0
 _PING_S: Final = 10.0
 _FULL: Final = 0.9
@@ -111,34 +107,6 @@ class PodMemory:
             int(line.split()[1]) for line in stat.splitlines() if line.startswith("inactive_file ")
         )
         return (used - cached) / int(limit)
-
-
-@dataclass(frozen=True, slots=True)
-class TenantKey:
-    """Whose child it is: a namespace, an account, and the name of a Secret; "" for none. `store`:
-    tables of one store have the same number, so that one that hangs holds up no other. `alone`: the
-    uid of a table that has a child to itself."""
-
-    namespace: str
-    account: str = ""
-    secret: str = ""
-    store: int = 0
-    alone: str = ""
-
-
-def tenant_of(table: Body | None, namespace: str) -> TenantKey:
-    """The tenant of a LakeTable; without one, that of its namespace. Pure."""
-    storage = {} if table is None else spec_of(table).get("storage") or {}
-    secret = (storage.get("secretRef") or {}).get("name") or ""
-    scheme, _, rest = ("" if table is None else str(spec_of(table)["location"])).partition("://")
-    options = sorted((storage.get("options") or {}).items())
-    where = "" if scheme == "file" or not rest else repr((scheme, rest.split("/")[0], options))
-    return TenantKey(
-        namespace,
-        str(storage.get("serviceAccountName") or ""),
-        str(secret),
-        crc32(where.encode()) % STORES,
-    )
 
 
 def _is_deleted(stopped: StopSignal) -> bool:

@@ -30,7 +30,7 @@ from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.runtime.leader import MEMBERS
 from tandem.kube.runtime.slots import Lane
 from tandem.kube.runtime.tenants import Tenant
-from tandem.kube.tables.figures import TableFigures
+from tandem.kube.tables.status import TableFigures
 from tandem.locks.rules import Granted, Waiting
 from tandem.locks.store import LockStore
 from tandem.mergelog.state.log_table import LOG_FOLDER

@@ -24,8 +24,8 @@ from tandem.kube.runtime.slots import JobLimits, OperationSlots, Slots
 from tandem.kube.runtime.small_jobs import SmallJobRules, SmallJobs
 from tandem.kube.runtime.threads import TableThreads
 from tandem.kube.tables.context import TableContext, TableDependencies
-from tandem.kube.tables.figures import TableFigures
 from tandem.kube.tables.location_policy import LocationPolicy
+from tandem.kube.tables.status import TableFigures
 from tandem.locks.store import LockStore
 from tandem.operations.ports import Clock, Nonces, Processes
 from tandem.operations.session.options import Interceptor, passthrough

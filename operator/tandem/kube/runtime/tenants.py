@@ -1,4 +1,4 @@
-"""Whose child it is, and what it may do with which credentials. Pure.
+"""Which tenant's child a table has, and what it may do with which credentials. Pure.
 
 A tenant is a namespace with an account and a version of a Secret. Its child has the Secret's
 credentials in place of the operator's own, where there are some.
@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
+from zlib import crc32
 
 from tandem.jobs.formats import Job
+from tandem.kube.client.resources import Body, spec_of
 from tandem.storage.options import OptionKind, known, of_the_process, variables
 from tandem.storage.paths import split_location
 
+STORES: Final = 8
+"""So many children the tables of one Secret have at most, by their stores."""
 _SCHEMES: Final = ("s3", "gs", "abfss")
 _CREDENTIALS: Final = frozenset({OptionKind.SECRET, OptionKind.KEY_FILE})
 _IDENTITIES: Final[Mapping[str, tuple[frozenset[str], ...]]] = {
@@ -28,6 +32,34 @@ _IDENTITIES: Final[Mapping[str, tuple[frozenset[str], ...]]] = {
 }
 """The options that together are an identity. With less, a client looks further: for a role, for a
 profile, and at last for the identity of the pod or of the machine that it runs on."""
+
+
+@dataclass(frozen=True, slots=True)
+class TenantKey:
+    """Whose child it is: a namespace, an account, and the name of a Secret; "" for none. `store`:
+    tables of one store have the same number, so that one that hangs holds up no other. `alone`: the
+    uid of a table that has a child to itself."""
+
+    namespace: str
+    account: str = ""
+    secret: str = ""
+    store: int = 0
+    alone: str = ""
+
+
+def tenant_of(table: Body | None, namespace: str) -> TenantKey:
+    """The tenant of a LakeTable; without one, that of its namespace. Pure."""
+    storage = {} if table is None else spec_of(table).get("storage") or {}
+    secret = (storage.get("secretRef") or {}).get("name") or ""
+    scheme, _, rest = ("" if table is None else str(spec_of(table)["location"])).partition("://")
+    options = sorted((storage.get("options") or {}).items())
+    where = "" if scheme == "file" or not rest else repr((scheme, rest.split("/")[0], options))
+    return TenantKey(
+        namespace,
+        str(storage.get("serviceAccountName") or ""),
+        str(secret),
+        crc32(where.encode()) % STORES,
+    )
 
 
 @dataclass(frozen=True, slots=True)

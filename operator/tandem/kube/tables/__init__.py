@@ -3,7 +3,6 @@
 Starts no operation, and writes nothing to the API server: the controllers do.
 
     context          opened tables, with credentials that rotate and their logs, and their waiters
-    figures          what metrics and index servers need to know of a table
     location_policy  which locations a namespace may use
-    status           the status of a LakeTable
+    status           the status of a LakeTable, and what metrics and index servers need of it
 """

@@ -31,7 +31,6 @@ from tandem.kube.client.api import Api, ApiError, Forbidden, NotFound, ResourceP
 from tandem.kube.client.events import traceback_of
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.tables import status
-from tandem.kube.tables.figures import TableFigures
 from tandem.kube.tables.location_policy import LocationPolicy
 from tandem.locks.rules import LockEntry
 from tandem.locks.store import LockStore
@@ -248,11 +247,11 @@ class TableContext:
         return self.table is not None
 
     @property
-    def figures(self) -> TableFigures:
+    def figures(self) -> status.TableFigures:
         """The table as others see it."""
         first = self.conditions[0] if self.conditions else None
         facts, log, auto = self.facts or _NO_STATUS, self.log_facts, self.auto_compaction
-        return TableFigures(
+        return status.TableFigures(
             uid=self.uid,
             ready=self.is_ready,
             reason=str(Reason.PENDING if first is None else first.reason),
