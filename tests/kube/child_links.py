@@ -38,6 +38,13 @@ async def connected(*links: Link) -> AsyncIterator[list[asyncio.Task[str]]]:
         await asyncio.gather(*serving)
 
 
+async def turns(count: int) -> None:
+    """So many turns of the loop, for what may come between any two of them. What is awaited has a
+    condition: `until`."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
 class Stub:
     """What of the operator's context the services of children use."""
 

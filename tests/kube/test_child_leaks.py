@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from kube.child_links import turns
 from kube.child_stage import TABLE, Stage, settings_of
 from support.cluster.child_hooks import Halts, kill, quickly, recorded
 from support.cluster.operator_thread import Resources, operating
@@ -153,24 +154,24 @@ def test_an_operation_deleted_while_it_moves_is_cleaned_up(stage: Stage, made: l
     settings = settings_of(space.cluster, space.namespace, small_job_bytes=0)
     with operating(settings, stage.jobs, configure_child=stage.halts):
         table, lake = stage.lake()
-        told: list[str] = []
+        sent: list[str] = []
         link = stage.children.only().services.link
-        tell = link.tell
+        notify = link.notify
 
-        def telling(name: str, *arguments: Any) -> None:
-            told.append(name)
-            tell(name, *arguments)
+        def notifying(name: str, *arguments: Any) -> None:
+            sent.append(name)
+            notify(name, *arguments)
 
-        link.tell = telling  # type: ignore[method-assign]
+        link.notify = notifying  # type: ignore[method-assign]
         with stage.jobs.held():
             stage.halts.at(Point.POLL_JOB)
             operation = stage.apply(table, lake.delete("k = 3"))
             stage.halts.await_reached()
             space.patch(TABLE, table, {"spec": {"storage": other}})
-            await_that(lambda: told.count("stop") >= 2, lambda: told)
-            moved = told.count("stop")
+            await_that(lambda: sent.count("stop") >= 2, lambda: sent)
+            moved = sent.count("stop")
             space.delete(*operation)
-            await_that(lambda: told.count("stop") > moved, lambda: told)
+            await_that(lambda: sent.count("stop") > moved, lambda: sent)
             stage.halts.go()
             space.await_gone(*operation)
         assert stage.jobs.stopped == stage.jobs.started
@@ -223,20 +224,19 @@ def test_a_slot_that_is_no_longer_wanted(how: str, free: bool, pauses: int) -> N
         other = Link({"slots.queued": lambda _ticket, _why: None})
         await other.connect(theirs)
         serving = asyncio.gather(services.link.serve(), other.serve())
-        asking = asyncio.create_task(other.ask("slots.take", 0, "n", "t"))
-        for _ in range(1 + pauses):
-            await asyncio.sleep(0)
+        calling = asyncio.create_task(other.call("slots.take", 0, "n", "t"))
+        await turns(1 + pauses)
         if not free:
             slots.give_back(lane)
         if how == "given back":
-            other.tell("slots.give_back", 0)
+            other.notify("slots.give_back", 0)
             with pytest.raises(TandemError):
-                await other.ask("what is answered after it")
+                await other.call("what is answered after it")
             assert (slots.taken, slots.waiting) == (0, 0)
         other.close()
         await serving
         services.close()
-        await asyncio.gather(asking, return_exceptions=True)
+        await asyncio.gather(calling, return_exceptions=True)
 
     asyncio.run(main())
     assert (slots.taken, slots.waiting) == (0, 0)

@@ -117,7 +117,7 @@ class Services:
 
     def __init__(self) -> None:
         self.said: list[tuple[Any, ...]] = []
-        self.link = SimpleNamespace(tell=lambda *message: self.said.append(message))
+        self.link = SimpleNamespace(notify=lambda *message: self.said.append(message))
         self.on_done: Any = None
 
     def forget(self, uid: str) -> None:

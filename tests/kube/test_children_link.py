@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kube.child_links import connected
+from kube.child_links import connected, turns
 from tandem import errors
 from tandem.errors import JobRefused, Reason, TandemError
 from tandem.kube.children import link as link_module
@@ -38,14 +38,14 @@ async def _raise(error: BaseException) -> None:
     raise error
 
 
-def asked(handler: Handler) -> Any:
+def called(handler: Handler) -> Any:
     """The answer."""
     found: list[Any] = []
 
-    async def ask(ours: Link, _: Link) -> None:
-        found.append(await ours.ask("it", 1, "two"))
+    async def call(ours: Link, _: Link) -> None:
+        found.append(await ours.call("it", 1, "two"))
 
-    assert linked({"it": handler}, ask) == ["", ""]
+    assert linked({"it": handler}, call) == ["", ""]
     return found[0]
 
 
@@ -53,9 +53,27 @@ async def _echo(*arguments: object) -> object:
     return {"got": arguments}
 
 
-def test_what_is_asked_is_answered() -> None:
-    assert asked(_echo) == {"got": [1, "two"]}
-    assert asked(lambda *_: None) is None
+def test_a_call_is_answered() -> None:
+    assert called(_echo) == {"got": [1, "two"]}
+    assert called(lambda *_: None) is None
+
+
+def test_what_follows_a_call_finds_it_begun() -> None:
+    """Also if both are read at once."""
+    order: list[str] = []
+
+    def begin() -> Any:
+        order.append("begun")
+        return _echo()
+
+    async def call(ours: Link, _: Link) -> None:
+        calling = asyncio.create_task(ours.call("it"))
+        await turns(1)  # it has called, and nothing is written yet
+        ours.notify("next")
+        await calling
+
+    assert linked({"it": begin, "next": lambda: order.append("next")}, call) == ["", ""]
+    assert order == ["begun", "next"]
 
 
 def test_every_kind_of_error_arrives() -> None:
@@ -67,7 +85,7 @@ def test_every_kind_of_error_arrives() -> None:
         wants = signature(kind).parameters
         error = kind("why", **{name: value for name, value in wanting.items() if name in wants})
         with pytest.raises(TandemError) as raised:
-            asked(lambda *_, error=error: _raise(error))
+            called(lambda *_, error=error: _raise(error))
         assert (raised.value.reason, str(raised.value)) == (error.reason, str(error))
         if not wanting.keys() & wants.keys():
             assert type(raised.value) is kind
@@ -77,7 +95,7 @@ def test_every_kind_of_error_arrives() -> None:
 def test_whether_a_refused_job_may_exist_arrives(certain: bool) -> None:
     error = JobRefused("no", certain=certain, reason=Reason.SPARK_MISSING)
     with pytest.raises(JobRefused) as raised:
-        asked(lambda *_: _raise(error))
+        called(lambda *_: _raise(error))
     assert (raised.value.certain, raised.value.reason) == (certain, Reason.SPARK_MISSING)
 
 
@@ -88,7 +106,7 @@ def test_errors_of_the_api_server_arrive(kind: type, unsure: bool) -> None:
         return
     error = kind(409, "Some", "why", unsure=unsure)
     with pytest.raises(ApiError) as raised:
-        asked(lambda *_: _raise(error))
+        called(lambda *_: _raise(error))
     found = raised.value
     assert type(found) is kind
     assert (found.status, found.reason, found.message) == (409, "Some", "why")
@@ -97,19 +115,19 @@ def test_errors_of_the_api_server_arrive(kind: type, unsure: bool) -> None:
 
 def test_a_bug_is_an_error_without_its_text() -> None:
     with pytest.raises(TandemError, match=r"^KeyError, a bug$"):
-        asked(lambda *_: _raise(KeyError("a secret")))
+        called(lambda *_: _raise(KeyError("a secret")))
 
 
 def test_a_message_that_is_none_of_ours_is_no_answer() -> None:
-    async def ask(ours: Link, _: Link) -> None:
+    async def call(ours: Link, _: Link) -> None:
         with pytest.raises(TandemError, match="KeyError, a bug"):
-            await ours.ask("unheard of")
+            await ours.call("unheard of")
 
-    assert linked({}, ask) == ["", ""]
+    assert linked({}, call) == ["", ""]
 
 
 @pytest.mark.parametrize("end", [0, 1])
-def test_the_end_raises_for_everything_asked(end: int) -> None:
+def test_the_end_raises_for_every_call(end: int) -> None:
     begun = asyncio.Event()
 
     async def hang() -> None:
@@ -117,14 +135,14 @@ def test_the_end_raises_for_everything_asked(end: int) -> None:
         await asyncio.Event().wait()
 
     async def test(*links: Link) -> None:
-        asking = [asyncio.create_task(links[0].ask("it")) for _ in range(3)]
+        calling = [asyncio.create_task(links[0].call("it")) for _ in range(3)]
         await begun.wait()
         links[end].close()
-        found = await asyncio.gather(*asking, return_exceptions=True)
+        found = await asyncio.gather(*calling, return_exceptions=True)
         assert [type(error) for error in found] == [LinkEnded] * 3
         with pytest.raises(LinkEnded):
-            await links[0].ask("it")
-        links[0].tell("it")  # has no effect
+            await links[0].call("it")
+        links[0].notify("it")  # has no effect
 
     assert linked({"it": hang}, test) == ["", ""]
 
@@ -135,12 +153,12 @@ FRAMES = [
     b"[]\n",
     b"{}\n",
     b'"text"\n',
-    b'{"tell":"unheard of"}\n',
-    b'{"tell":["it"]}\n',
-    b'{"tell":"it","arguments":["too","many"]}\n',
-    b'{"tell":"asked"}\n',
-    b'{"ask":"it"}\n',
-    b'{"ask":"it","number":"one"}\n',
+    b'{"notify":"unheard of"}\n',
+    b'{"notify":["it"]}\n',
+    b'{"notify":"it","arguments":["too","many"]}\n',
+    b'{"notify":"called"}\n',
+    b'{"call":"it"}\n',
+    b'{"call":"it","number":"one"}\n',
     b'{"number":1}\n',
     b'{"number":1,"error":{}}\n',
     b'{"number":1,"error":{"kind":"TandemError","reason":"No reason","message":"m"}}\n',
@@ -156,17 +174,17 @@ def test_what_is_no_message_ends_the_link(frame: bytes, monkeypatch: pytest.Monk
     monkeypatch.setattr(link_module, "LONGEST", 1000)
 
     async def run() -> None:
-        ours, (own, other) = Link({"it": lambda: None, "asked": _echo}), socket.socketpair()
+        ours, (own, other) = Link({"it": lambda: None, "called": _echo}), socket.socketpair()
         await ours.connect(own)
         serving = asyncio.create_task(ours.serve())
-        asking = asyncio.create_task(ours.ask("something"))  # its number is 1
+        calling = asyncio.create_task(ours.call("something"))  # its number is 1
         reader, writer = await asyncio.open_connection(sock=other)
         assert json.loads(await reader.readline())["number"] == 1
         writer.write(frame)
         writer.write_eof()
         assert "no message" in await serving
         with pytest.raises((LinkEnded, KeyError, ValueError)):
-            await asking
+            await calling
         writer.close()
 
     asyncio.run(run())
@@ -178,7 +196,7 @@ def test_an_answer_to_nothing_is_ignored() -> None:
         await ours.connect(own)
         serving = asyncio.create_task(ours.serve())
         reader, writer = await asyncio.open_connection(sock=other)
-        writer.write(b'{"number":77,"answer":1}\n{"ask":"it","number":5,"arguments":[2]}\n')
+        writer.write(b'{"number":77,"answer":1}\n{"call":"it","number":5,"arguments":[2]}\n')
         assert json.loads(await reader.readline()) == {"number": 5, "answer": {"got": [2]}}
         writer.close()
         assert await serving == ""
@@ -193,7 +211,7 @@ def test_an_end_that_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) 
         ours, (own, other) = Link({}), socket.socketpair()
         await ours.connect(own)
         serving = asyncio.create_task(ours.serve())
-        ours.tell("it", "x" * 4_000_000)
+        ours.notify("it", "x" * 4_000_000)
         await serving
         other.close()
 

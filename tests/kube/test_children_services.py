@@ -102,13 +102,13 @@ def test_requests_are_checked() -> None:
 
     async def test(stub: Stub, child: Link, _: ChildServices) -> None:
         more: Any = (None, {}, "application/json", False, None)
-        assert await child.ask("api", "GET", url, *more) == {"found": url}
+        assert await child.call("api", "GET", url, *more) == {"found": url}
         with pytest.raises(Forbidden):
-            await child.ask("api", "PATCH", url, *more)
+            await child.call("api", "PATCH", url, *more)
         stub.leads = False
         with pytest.raises(Unavailable):
-            await child.ask("api", "PATCH", f"{url}/status", *more)
-        await child.ask("api", "GET", url, *more)
+            await child.call("api", "PATCH", f"{url}/status", *more)
+        await child.call("api", "GET", url, *more)
 
     assert with_child(test).requests == [f"GET {url}"] * 2
 
@@ -116,9 +116,9 @@ def test_requests_are_checked() -> None:
 def test_locks_are_those_of_the_tenants_tables() -> None:
     async def test(stub: Stub, child: Link, _: ChildServices) -> None:
         wanted, owner = request("a", Mode.UPDATE, "1"), "process of a"
-        assert await child.ask("locks.acquire", lock_request(wanted)) == {"token": 1}
+        assert await child.call("locks.acquire", lock_request(wanted)) == {"token": 1}
         log = request("b", Mode.UPDATE, table=f"{TABLE}/{LOG_FOLDER}")
-        assert "token" in await child.ask("locks.acquire", lock_request(log))
+        assert "token" in await child.call("locks.acquire", lock_request(log))
         for other in (f"{TABLE}2", "file:///", "file:///other", MEMBERS, "tandem:leader:tandem"):
             theirs = request("a", Mode.UPDATE, "1", table=other)
             stub.locks.acquire(theirs)
@@ -133,10 +133,10 @@ def test_locks_are_those_of_the_tenants_tables() -> None:
             ]
             for name, *arguments in asks:
                 with pytest.raises(LocationNotAllowed):
-                    await child.ask(f"locks.{name}", *arguments)
+                    await child.call(f"locks.{name}", *arguments)
             assert len(stub.locks.entries(other)) == 1
         LockMembers(stub.locks, "other", "nonce").join()
-        assert len(await child.ask("locks.entries", MEMBERS)) == 2
+        assert len(await child.call("locks.entries", MEMBERS)) == 2
 
     with_child(test)
 
@@ -158,19 +158,19 @@ def test_what_a_child_says_is_about_its_namespace() -> None:
                     "spec": {"location": TABLE},
                 }
             )
-            child.tell("done", 1, uid(namespace, "t"), "over", True)
-            child.tell("gone", uid(namespace, "t"))
+            child.notify("done", 1, uid(namespace, "t"), "over", True)
+            child.notify("gone", uid(namespace, "t"))
             reference = {"metadata": {**metadata, "uid": "controlled"}}
-            child.tell("event", reference, "Reason", namespace, False)
-            child.tell("event", {"metadata": {**metadata, "uid": "x"}}, "Reason", "not", False)
+            child.notify("event", reference, "Reason", namespace, False)
+            child.notify("event", {"metadata": {**metadata, "uid": "x"}}, "Reason", "not", False)
         with pytest.raises(TandemError, match="a bug"):
-            await child.ask("slots.take", 1, "b", "t")
-        child.tell("small_job", "one", True)
-        child.tell("small_job", "two", True)
-        child.tell("small_job", "two", None)
-        child.tell("small_job", "three", True)
-        child.tell("small_job", "three", False)
-        await child.ask("automatic.wake_first")  # all of it has been heard
+            await child.call("slots.take", 1, "b", "t")
+        child.notify("small_job", "one", True)
+        child.notify("small_job", "two", True)
+        child.notify("small_job", "two", None)
+        child.notify("small_job", "three", True)
+        child.notify("small_job", "three", False)
+        await child.call("automatic.wake_first")  # all of it has been heard
         assert (services.at_work, services.unsuited) == ({"one"}, {"three"})
 
     with pytest.MonkeyPatch.context() as patched:
@@ -190,7 +190,7 @@ def test_metrics_are_recorded_with_bounded_labels() -> None:
             metrics.internal_errors.count(f"anything {number}")
         metrics.flush(child)
         metrics.flush(child)  # nothing is said twice
-        await child.ask("automatic.wake_first")
+        await child.call("automatic.wake_first")
         text = (await stub.metrics.exposition()).decode()
         counts = [line for line in text.splitlines() if "tandem_internal_errors_total{" in line]
         assert 'tandem_internal_errors_total{where="table"} 2.0' in counts
@@ -212,7 +212,7 @@ def test_metrics_are_recorded_with_bounded_labels() -> None:
 )
 def test_a_record_of_a_metric_that_is_none_ends_the_link(record: list[Any]) -> None:
     async def test(_: Stub, child: Link, services: ChildServices) -> None:
-        child.tell("metrics", [record])
+        child.notify("metrics", [record])
         await until(lambda: services.link.ended)
 
     with_child(test)
@@ -252,8 +252,8 @@ class Player:
     async def settle(self) -> None:
         """All that was said has been heard, and what follows from it has happened."""
         for _ in range(3):
-            await self.link.ask("automatic.wake_first")
-            await self.services.link.ask("ping")
+            await self.link.call("automatic.wake_first")
+            await self.services.link.call("ping")
             for _ in range(5):
                 await asyncio.sleep(0)
 
@@ -353,10 +353,10 @@ def test_a_slot_that_is_given_up_at_once_is_not_taken() -> None:
 
     async def test(stub: Stub, child: Link, _: ChildServices) -> None:
         async def give_up() -> None:
-            child.tell("slots.give_back", 0)
+            child.notify("slots.give_back", 0)
 
-        await asyncio.gather(child.ask("slots.take", 0, "a", "t"), give_up())
-        await child.ask("slots.take", 1, "a", "u")
+        await asyncio.gather(child.call("slots.take", 0, "a", "t"), give_up())
+        await child.call("slots.take", 1, "a", "u")
         assert stub.slots.taken == 1
 
     with_child(test)
@@ -411,7 +411,7 @@ def test_automatic_slots_of_children() -> None:
             first.wake_first()
             await until(lambda: woken == ["1", "2"])
             first.leave(waiters[2])
-            await one.ask("automatic.wake_first")
+            await one.call("automatic.wake_first")
             assert await first.take(waiters[0], keys[0], lambda: None) == 0
 
     asyncio.run(run())

@@ -178,8 +178,8 @@ class _Child:
             self._small = SmallJobs(
                 settings.tenant,
                 settings.rules,
-                lambda uid, has: _soon(loop, link.tell, "small_job", uid, has),
-                lambda: _soon(loop, link.tell, "harmed"),
+                lambda uid, has: _soon(loop, link.notify, "small_job", uid, has),
+                lambda: _soon(loop, link.notify, "harmed"),
             )
         self._context = context = OperatorContext(
             settings=settings.operator,
@@ -203,9 +203,9 @@ class _Child:
             LogAutomation(context),
             RowRetention(context),
         )
-        context.on_gone = lambda uid: link.tell("gone", uid)
-        context.on_figures = lambda key, found: link.tell("figures", key, found.as_json())
-        events_go_to(lambda *event: link.tell("event", *event))
+        context.on_gone = lambda uid: link.notify("gone", uid)
+        context.on_figures = lambda key, found: link.notify("figures", key, found.as_json())
+        events_go_to(lambda *event: link.notify("event", *event))
         self._passing_on = asyncio.create_task(self._metrics.pass_on(link), name="pass metrics on")
 
     # What the operator says
@@ -257,7 +257,7 @@ class _Child:
             self._metrics.flush(self.link)
             cancelled = uid in self._context.cancelled
             self._context.cancelled.discard(uid)
-            self.link.tell("done", number, uid, how, cancelled)
+            self.link.notify("done", number, uid, how, cancelled)
 
     def _stop(self, uid: str, reason: int) -> None:
         run = self._runs.get(uid)

@@ -1,8 +1,8 @@
 """Messages between the operator and a child, as lines of JSON over a socket pair.
 
-Either side tells the other something, or asks and awaits the answer. Never pickles: a process that
-was taken over by what it read must not choose what the operator executes. Does not know what the
-messages mean.
+Either side notifies the other one, or calls it and awaits the answer. What arrives is begun in the
+order in which it was sent. Never pickles: a process that was taken over by what it read must not
+choose what the operator executes. Does not know what the messages mean.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import asyncio
 import itertools
 import json
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
+from functools import partial
 from types import ModuleType
 from typing import Any, Final, TypeVar
 
@@ -36,9 +37,9 @@ objects of a namespace are said at once."""
 TASK: Final = "child: "
 """How the names of tasks begin that serve a child. kopf must not end them with its own."""
 
-Handler = Callable[..., Awaitable[Any] | None]
-"""Called in the loop with the arguments of a message; asked for an answer, it returns a coroutine.
-It checks its arguments itself."""
+Handler = Callable[..., Coroutine[Any, Any, Any] | asyncio.Task[Any] | None]
+"""Called in the loop with the arguments of a message, as soon as that is read. For a call it
+returns what leads to the answer, or None for the answer None. It checks its arguments itself."""
 
 
 class LinkEnded(ConnectionError):
@@ -55,9 +56,9 @@ class Link:
     def __init__(self, handlers: Mapping[str, Handler]) -> None:
         self._handlers = handlers
         self._numbers = itertools.count(1)
-        self._asked: dict[int, asyncio.Future[Any]] = {}
-        self._answering: set[asyncio.Task[None]] = set()
-        self._said: list[bytes] = []
+        self._calls: dict[int, asyncio.Future[Any]] = {}
+        self._answering: set[asyncio.Task[Any]] = set()
+        self._unwritten: list[bytes] = []
         self._problem = ""
         self._writer: asyncio.StreamWriter | None = None
         self._reader: asyncio.StreamReader | None = None
@@ -84,70 +85,67 @@ class Link:
         return self._problem
 
     async def drain(self) -> None:
-        """Wait until the other side has read most of what was said."""
+        """Wait until the other side has read most of what was sent."""
         self._write()
         if self._writer is not None and not self.ended:
             with suppress(OSError):
                 await self._writer.drain()
 
     def close(self) -> None:
-        """End it for both sides: what was asked raises `LinkEnded`."""
+        """End it for both sides: calls under way raise `LinkEnded`."""
         self.ended = True
         if self._writer is not None:
             self._writer.close()
-        for answer in self._asked.values():
+        for answer in self._calls.values():
             if not answer.done():
                 answer.set_exception(LinkEnded("the other side is gone"))
-        self._asked.clear()
+        self._calls.clear()
         for task in list(self._answering):
             task.cancel()
 
-    def tell(self, name: str, *arguments: Any) -> None:
-        """Say something; no effect after the end."""
-        self._send({"tell": name, "arguments": arguments})
+    def notify(self, name: str, *arguments: Any) -> None:
+        """Send a message without an answer; no effect after the end."""
+        self._send({"notify": name, "arguments": arguments})
 
-    async def ask(self, name: str, *arguments: Any) -> Any:
+    async def call(self, name: str, *arguments: Any) -> Any:
         """Raises: LinkEnded; the TandemError or ApiError that is the answer."""
         number = next(self._numbers)
-        answer = self._asked[number] = asyncio.get_running_loop().create_future()
-        self._send({"ask": name, "number": number, "arguments": arguments})
+        answer = self._calls[number] = asyncio.get_running_loop().create_future()
+        self._send({"call": name, "number": number, "arguments": arguments})
         if self.ended:
-            self._asked.pop(number, None)
+            self._calls.pop(number, None)
             raise LinkEnded("the other side is gone")
         try:
             return await answer
         finally:
-            self._asked.pop(number, None)
+            self._calls.pop(number, None)
 
     def _send(self, message: Mapping[str, Any]) -> None:
         if self.ended:
             return
-        if not self._said:
-            # What is said in one turn of the loop is written at once: a write costs more than it.
+        if not self._unwritten:
+            # What is sent in one turn of the loop is written at once: a write costs more than it.
             asyncio.get_running_loop().call_soon(self._write)
-        self._said.append(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+        self._unwritten.append(json.dumps(message, separators=(",", ":")).encode() + b"\n")
 
     def _write(self) -> None:
-        said, self._said = b"".join(self._said), []
-        if self._writer is None or self.ended or not said:
+        lines, self._unwritten = b"".join(self._unwritten), []
+        if self._writer is None or self.ended or not lines:
             return
-        self._writer.write(said)
+        self._writer.write(lines)
         if self._writer.transport.get_write_buffer_size() > _UNSENT:
-            self._problem = "it reads too slowly what it is told"
+            self._problem = "it reads too slowly what it is sent"
             self._writer.transport.abort()
 
     def _take(self, message: Any) -> None:
         arguments = message.get("arguments", ())
-        if "tell" in message:
-            if self._handlers[message["tell"]](*arguments) is not None:
-                raise ValueError("it has to be asked")
-        elif "ask" in message:
-            answering = self._answer(int(message["number"]), str(message["ask"]), arguments)
-            task = asyncio.create_task(answering, name=f"{TASK}answer {message['ask']}")
-            self._answering.add(task)
-            task.add_done_callback(self._answering.discard)
+        if "notify" in message:
+            if self._handlers[message["notify"]](*arguments) is not None:
+                raise ValueError("it has to be called")
+        elif "call" in message:
+            self._take_call(int(message["number"]), str(message["call"]), arguments)
         else:
-            answer = self._asked.get(int(message["number"]))
+            answer = self._calls.get(int(message["number"]))
             if answer is None or answer.done():
                 return
             if "error" in message:
@@ -155,18 +153,38 @@ class Link:
             else:
                 answer.set_result(message["answer"])
 
-    async def _answer(self, number: int, name: str, arguments: Any) -> None:
+    def _take_call(self, number: int, name: str, arguments: Any) -> None:
         try:
-            found = self._handlers[name](*arguments)
-            answer: dict[str, Any] = {"answer": None if found is None else await found}
-        except (TandemError, ApiError) as error:
-            answer = {"error": _encoded(error)}
-        except LinkEnded:
+            begun = self._handlers[name](*arguments)
+        except Exception as error:  # noqa: BLE001 - the answer to the caller
+            self._send({"number": number, "error": _failure(name, error)})
             return
-        except Exception as error:  # noqa: BLE001 - reported to who asked, who waits for it
-            _log.error("not answered", message=name, at=traceback_of(error))
-            answer = {"error": _encoded(TandemError(f"{type(error).__name__}, a bug"))}
-        self._send({"number": number, **answer})
+        if begun is None:
+            self._send({"number": number, "answer": None})
+            return
+        if not isinstance(begun, asyncio.Task):
+            begun = asyncio.create_task(begun, name=f"{TASK}answer {name}")
+        self._answering.add(begun)
+        begun.add_done_callback(partial(self._answer, number, name))
+
+    def _answer(self, number: int, name: str, done: asyncio.Task[Any]) -> None:
+        """One that was cancelled has no answer: its caller has given it up, or is gone."""
+        self._answering.discard(done)
+        if done.cancelled():
+            return
+        error = done.exception()
+        if error is None:
+            self._send({"number": number, "answer": done.result()})
+        elif not isinstance(error, LinkEnded):
+            self._send({"number": number, "error": _failure(name, error)})
+
+
+def _failure(name: str, error: BaseException) -> dict[str, Any]:
+    """The answer to a call that failed. The text of a bug's error stays here."""
+    if isinstance(error, TandemError | ApiError):
+        return _encoded(error)
+    _log.error("not answered", message=name, at=traceback_of(error))
+    return _encoded(TandemError(f"{type(error).__name__}, a bug"))
 
 
 def _encoded(error: TandemError | ApiError) -> dict[str, Any]:

@@ -69,7 +69,7 @@ class LinkedApi(Api):
     ) -> dict[str, Any]:
         self._before()
         try:
-            found: dict[str, Any] = await self._link.ask(
+            found: dict[str, Any] = await self._link.call(
                 "api", method, url, body, dict(query or {}), content_type, text, patience_s
             )
         except LinkEnded as error:
@@ -102,8 +102,8 @@ def grant(answer: Granted | Waiting) -> dict[str, Any]:
     return asdict(answer)
 
 
-class _Asking:
-    """Asks the operator from a thread of ours."""
+class _CallFromThread:
+    """Calls the operator from a thread of ours."""
 
     def __init__(self, link: Link, loop: asyncio.AbstractEventLoop) -> None:
         self._link = link
@@ -111,11 +111,11 @@ class _Asking:
 
     def __call__(self, name: str, *arguments: Any) -> Any:
         """Raises: LinkEnded, TimeoutError, what the operator answers."""
-        asking = self._link.ask(name, *arguments)
+        calling = self._link.call(name, *arguments)
         try:
-            future = asyncio.run_coroutine_threadsafe(asking, self._loop)
+            future = asyncio.run_coroutine_threadsafe(calling, self._loop)
         except RuntimeError as error:
-            asking.close()
+            calling.close()
             raise LinkEnded("this process ends") from error
         try:
             return future.result(ANSWER_S)
@@ -130,20 +130,20 @@ class LinkedLocks:
     """The `LockStore` of the operator."""
 
     def __init__(self, link: Link, loop: asyncio.AbstractEventLoop) -> None:
-        self._asking = _Asking(link, loop)
+        self._call_operator = _CallFromThread(link, loop)
         self._link = link
         self._loop = loop
         self._watches: dict[int, Callable[[], None]] = {}
         self._numbers = itertools.count()
 
     def acquire(self, request: LockRequest) -> Granted | Waiting:
-        return _granted(self._ask("locks.acquire", lock_request(request)))
+        return _granted(self._call("locks.acquire", lock_request(request)))
 
     def extend(
         self, table: str, operation: str, owner: str, resources: LockResources
     ) -> Granted | Waiting:
         wanted = lock_resources(resources)
-        return _granted(self._ask("locks.extend", table, operation, owner, wanted))
+        return _granted(self._call("locks.extend", table, operation, owner, wanted))
 
     def wait(self, table: str, operation: str, timeout_s: float) -> None:
         wait_by_watching(self, table, operation, timeout_s)
@@ -152,14 +152,14 @@ class LinkedLocks:
         number = next(self._numbers)
         self._watches[number] = wake
         try:
-            self._ask("locks.watch", number, table, operation)
+            self._call("locks.watch", number, table, operation)
         except LocksUnavailable:
             self._watches.pop(number, None)
             raise
 
         def end() -> None:
             self._watches.pop(number, None)
-            self._loop.call_soon_threadsafe(self._link.tell, "locks.unwatch", number)
+            self._loop.call_soon_threadsafe(self._link.notify, "locks.unwatch", number)
 
         return end
 
@@ -170,24 +170,24 @@ class LinkedLocks:
             wake()
 
     def enter_commit(self, table: str, operation: str, owner: str) -> CommitLease:
-        return CommitLease(self._ask("locks.enter_commit", table, operation, owner))
+        return CommitLease(self._call("locks.enter_commit", table, operation, owner))
 
     def leave_commit(self, table: str, operation: str, owner: str) -> None:
-        self._ask("locks.leave_commit", table, operation, owner)
+        self._call("locks.leave_commit", table, operation, owner)
 
     def release(self, table: str, operation: str, owner: str) -> None:
-        self._ask("locks.release", table, operation, owner)
+        self._call("locks.release", table, operation, owner)
 
     def entries(self, table: str) -> tuple[LockEntry, ...]:
-        found = self._ask("locks.entries", table)
+        found = self._call("locks.entries", table)
         return tuple(
             replace(codec.decode(text.encode(), created=0, modified=0)[0], order=order, token=token)
             for text, order, token in found
         )
 
-    def _ask(self, name: str, *arguments: Any) -> Any:
+    def _call(self, name: str, *arguments: Any) -> Any:
         try:
-            return self._asking(name, *arguments)
+            return self._call_operator(name, *arguments)
         except (LinkEnded, TimeoutError) as error:
             raise LocksUnavailable("the operator does not answer", found=str(error)) from error
 
@@ -212,10 +212,10 @@ class LinkedSlots:
         ticket = next(self._tickets)
         self._queued[ticket] = on_queued
         try:
-            await self._link.ask("slots.take", ticket, lane.namespace, lane.table)
+            await self._link.call("slots.take", ticket, lane.namespace, lane.table)
         except BaseException:
             # The answer may be on its way.
-            self._link.tell("slots.give_back", ticket)
+            self._link.notify("slots.give_back", ticket)
             raise
         finally:
             del self._queued[ticket]
@@ -229,11 +229,11 @@ class LinkedSlots:
     def force(self, lane: Lane) -> None:
         ticket = next(self._tickets)
         self._held[lane].append(ticket)
-        self._link.tell("slots.force", ticket, lane.namespace, lane.table)
+        self._link.notify("slots.force", ticket, lane.namespace, lane.table)
 
     def give_back(self, lane: Lane) -> None:
         tickets = self._held[lane]
-        self._link.tell("slots.give_back", tickets.pop())
+        self._link.notify("slots.give_back", tickets.pop())
         if not tickets:
             del self._held[lane]
 
@@ -250,7 +250,7 @@ class LinkedAutomaticSlots:
         number = id(waiter)
         self._waiting[number] = wake
         try:
-            place = int(await self._link.ask("automatic.take", number, child))
+            place = int(await self._link.call("automatic.take", number, child))
         except LinkEnded:
             return 1
         if not place:
@@ -264,10 +264,10 @@ class LinkedAutomaticSlots:
 
     def leave(self, waiter: object) -> None:
         if self._waiting.pop(id(waiter), None) is not None:
-            self._link.tell("automatic.leave", id(waiter))
+            self._link.notify("automatic.leave", id(waiter))
 
     def wake_first(self) -> None:
-        self._link.tell("automatic.wake_first")
+        self._link.notify("automatic.wake_first")
 
 
 REQUEST: Final = TypeAdapter(JobRequest)
@@ -278,22 +278,22 @@ class LinkedRunner:
     """The `JobRunner` of one operation: the operator has its jobs run."""
 
     def __init__(self, link: Link, loop: asyncio.AbstractEventLoop, uid: str) -> None:
-        self._asking = _Asking(link, loop)
+        self._call_operator = _CallFromThread(link, loop)
         self._uid = uid
 
     def start(self, request: JobRequest) -> None:
-        self._ask("jobs.start", REQUEST.dump_python(request, mode="json"))
+        self._call("jobs.start", REQUEST.dump_python(request, mode="json"))
 
     def status(self, name: str) -> JobStatus:
-        found: JobStatus = STATUS.validate_python(self._ask("jobs.status", name))
+        found: JobStatus = STATUS.validate_python(self._call("jobs.status", name))
         return found
 
     def stop(self, name: str) -> None:
-        self._ask("jobs.stop", name)
+        self._call("jobs.stop", name)
 
-    def _ask(self, name: str, argument: Any) -> Any:
+    def _call(self, name: str, argument: Any) -> Any:
         try:
-            return self._asking(name, self._uid, argument)
+            return self._call_operator(name, self._uid, argument)
         except (LinkEnded, TimeoutError) as error:
             raise ClusterUnavailable("the operator does not answer", found=str(error)) from error
 
@@ -318,7 +318,7 @@ class LinkedMetrics(Metrics):
         found = self.recorded[:]
         if found:
             del self.recorded[: len(found)]
-            link.tell("metrics", found)
+            link.notify("metrics", found)
 
 
 class _LinkedInstrument(Instrument):

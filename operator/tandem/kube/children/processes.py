@@ -159,11 +159,11 @@ class ChildProcess:
         self.runs[uid] = over
         number = next(self._numbers)
         self._by_number[number] = over
-        self.services.link.tell("run", number, kind, uid, on_spark)
+        self.services.link.notify("run", number, kind, uid, on_spark)
         try:
             return await over
         except asyncio.CancelledError:
-            self.services.link.tell("leave", uid)
+            self.services.link.notify("leave", uid)
             raise
         finally:
             self.runs.pop(uid, None)
@@ -179,7 +179,7 @@ class ChildProcess:
         over: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self.runs[uid] = over
         try:
-            return bool(await self.services.link.ask("clean_up", body))
+            return bool(await self.services.link.call("clean_up", body))
         except LinkEnded:
             return await over
         finally:
@@ -218,7 +218,7 @@ class ChildProcess:
         """Whether it answers in time."""
         try:
             async with asyncio.timeout(ANSWER_S):
-                await self.services.link.ask("ping")
+                await self.services.link.call("ping")
         except TimeoutError:
             return False
         except LinkEnded:
@@ -324,7 +324,7 @@ class ChildProcesses:
         """A resource was created or changed."""
         body = self._context.resource_cache.body(summary.uid)
         for child in self._of_namespace(summary.namespace):
-            child.services.link.tell("put", asdict(summary), body)
+            child.services.link.notify("put", asdict(summary), body)
         if summary.kind == TABLE_KIND and body is not None:
             with contextlib.suppress(InvalidSpec):
                 location = canonical_location(str(spec_of(body).get("location", "")))
@@ -336,12 +336,12 @@ class ChildProcesses:
         self._unsuited.discard(uid)
         self._killers.pop(uid, None)
         for child in self._of_namespace(namespace):
-            child.services.link.tell("remove", uid)
+            child.services.link.notify("remove", uid)
 
     def clear(self) -> None:
         """All resources are about to be listed again."""
         for child in self.living():
-            child.services.link.tell("clear")
+            child.services.link.notify("clear")
 
     async def run(self, body: Body, stopped: StopSignal) -> None:
         """Have a resource controlled until that is over, or `stopped`. To be called in the context
@@ -401,7 +401,7 @@ class ChildProcesses:
         reason = stopped.reason
         for child in self.living():
             if uid in child.runs:
-                child.services.link.tell("stop", uid, 0 if reason is None else reason.value)
+                child.services.link.notify("stop", uid, 0 if reason is None else reason.value)
 
     # Which child
 
@@ -435,14 +435,14 @@ class ChildProcesses:
             if moving - {table.uid}:
                 self._retire(child)
             for uid in moving:
-                child.services.link.tell("stop", uid, _MOVES.value)
+                child.services.link.notify("stop", uid, _MOVES.value)
 
     def _retire(self, child: ChildProcess) -> None:
         """End it as soon as it has left what it controls to the next one, at no cost."""
         if self._children.get(child.key) is child:
             self._retired.add(self._children.pop(child.key))
             for uid in child.runs:
-                child.services.link.tell("stop", uid, _MOVES.value)
+                child.services.link.notify("stop", uid, _MOVES.value)
 
     async def _child(
         self, key: TenantKey, stopping: asyncio.Task[None] | None
@@ -540,7 +540,7 @@ class ChildProcesses:
         for uid in [each.uid for each in cache.all() if each.namespace == key.namespace]:
             summary = cache.by_uid(uid)  # as it is now: a later one may have been put before
             if summary is not None:
-                services.link.tell("put", asdict(summary), cache.body(uid))
+                services.link.notify("put", asdict(summary), cache.body(uid))
                 # After each of them: fifty may be more than it may leave unread.
                 await services.link.drain()
         return child

@@ -253,7 +253,7 @@ class ChildServices:
         def wake() -> None:
             # From a thread, and perhaps when the loop has ended.
             if not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(self.link.tell, "locks.wake", number)
+                self._loop.call_soon_threadsafe(self.link.notify, "locks.wake", number)
 
         def watch() -> None:
             end = self._context.locks.watch(table, operation, wake)
@@ -294,7 +294,7 @@ class ChildServices:
     async def _hold_slot(self, ticket: int, lane: Lane) -> None:
         """In a task: whatever ends the answer, a slot that was taken is held."""
         slots = self._context.slots
-        await slots.take(lane, lambda why: self.link.tell("slots.queued", ticket, why))
+        await slots.take(lane, lambda why: self.link.notify("slots.queued", ticket, why))
         self._held[ticket] = lane
 
     def _require_new(self, ticket: int) -> None:
@@ -326,7 +326,7 @@ class ChildServices:
         return await self._context.automatic_slots.take(
             waiter,
             (str(kind), self._tenant.namespace, str(name)),
-            lambda: self.link.tell("automatic.wake", number),
+            lambda: self.link.notify("automatic.wake", number),
         )
 
     def _leave_automatic(self, number: int) -> None:
