@@ -5,22 +5,22 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from tandem.kube.children.processes import (
-    ChildEnded,
-    ChildProcess,
-    ChildProcesses,
-    PodMemory,
-    _how,
-)
+from kube.child_links import connected, turns
+from support.waiting import until
+from tandem.kube.children import child as child_module
+from tandem.kube.children.link import Link, LinkEnded
+from tandem.kube.children.ports import LinkedMetrics
+from tandem.kube.children.process import ChildEnded, ChildProcess, PodMemory, RunEnd, _how
+from tandem.kube.children.processes import ChildProcesses
 from tandem.kube.client.resources import Body, ResourceCache
 from tandem.kube.metrics.collectors import Metrics
+from tandem.kube.runtime.context import StopSignal
 from tandem.kube.runtime.tenants import STORES, TenantKey, tenant_of
 
 
@@ -102,7 +102,7 @@ def test_the_largest_child_ends_when_memory_runs_short(
         context = cast(Any, SimpleNamespace())
         children = ChildProcesses(context, memory=None, pod=pod(tmp_path, limit, used, cached))
         vars(children)["_children"].update({child.key: child for child in made})
-        await children._relieve()
+        await children._kill_largest()
 
     asyncio.run(run())
     assert [child.memory for child in made if child.end] == ([9] if ends else [])
@@ -111,24 +111,77 @@ def test_the_largest_child_ends_when_memory_runs_short(
 
 # Runs
 
+OPERATION: Body = {
+    "kind": "TableUpdate",
+    "metadata": {"namespace": "a", "name": "o", "uid": "uid", "resourceVersion": "1"},
+    "spec": {"tableRef": {"name": "t"}},
+}
+
+
+class Stopped:
+    """kopf's `stopped` of a daemon that is not to end."""
+
+    reason = None
+
+    async def wait(self) -> None:
+        await asyncio.Event().wait()
+
+
+class Answering:
+    """A child that lives, and how its controllers end, one after the other."""
+
+    def __init__(self, *ends: tuple[RunEnd, bool]) -> None:
+        self.key, self.end, self.ends = TenantKey("a"), "", list(ends)
+
+    async def run(self, _kind: str, _uid: str, *, on_spark: bool) -> tuple[RunEnd, bool]:
+        assert not on_spark
+        return self.ends.pop(0)
+
+
+async def control(child: Answering, cache: ResourceCache) -> set[str]:
+    """Have the operation controlled by the child; the uids of those that are cancelled then."""
+    context: Any = SimpleNamespace(
+        resource_cache=cache, active_operations=set(), cancelled=set(), may_write=lambda: True
+    )
+    children = ChildProcesses(context, memory=None)
+    vars(children)["_children"][child.key] = child
+    try:
+        await children.run(OPERATION, cast(Any, Stopped()))
+    finally:
+        assert not child.ends
+        assert not context.active_operations
+        child.end = "in a test"
+        await children.close()
+    return cast(set[str], context.cancelled)
+
+
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("cancelled", [True, False])
+def test_a_run_goes_on_until_it_is_over(cancelled: bool, there: bool) -> None:
+    """And that it is cancelled is known as long as the operation is there."""
+    cache = ResourceCache()
+    if there:
+        cache.update(OPERATION)
+    child = Answering((RunEnd.LEFT, False), (RunEnd.OVER, cancelled))
+    found = asyncio.run(control(child, cache))
+    assert found == ({"uid"} if cancelled and there else set())
+
+
+def test_a_run_that_failed_is_an_error() -> None:
+    """After which kopf begins another one."""
+    with pytest.raises(RuntimeError, match="its controller failed"):
+        asyncio.run(control(Answering((RunEnd.FAILED, False)), ResourceCache()))
+
 
 class Services:
-    """What a child was asked, and how it answers."""
+    """What of the services of a child its runs use."""
 
-    def __init__(self) -> None:
-        self.said: list[tuple[Any, ...]] = []
-        self.link = SimpleNamespace(notify=lambda *message: self.said.append(message))
-        self.on_done: Any = None
+    def __init__(self, link: Any) -> None:
+        self.link = link
+        self.forgotten: list[str] = []
 
     def forget(self, uid: str) -> None:
-        self.said.append(("forget", uid))
-
-
-@pytest.fixture
-def services() -> Iterator[Services]:
-    made = Services()
-    yield made
-    assert made.said[-1] == ("forget", "uid")
+        self.forgotten.append(uid)
 
 
 def child_of(services: Services) -> ChildProcess:
@@ -137,61 +190,88 @@ def child_of(services: Services) -> ChildProcess:
     )
 
 
-@pytest.mark.parametrize(("how", "left"), [("over", False), ("left", True)])
-def test_a_run_ends_as_its_child_says(services: Services, how: str, left: bool) -> None:
+class Controller:
+    """One that takes its time to end when it is left."""
+
+    begun: list[Controller]
+    may_end: asyncio.Event
+
+    def __init__(self, context: Any, _body: Body) -> None:
+        self.context = context
+
+    async def run(self, stopped: StopSignal) -> None:
+        self.begun.append(self)
+        try:
+            await stopped.wait()
+        except asyncio.CancelledError:
+            await self.may_end.wait()
+            raise
+        self.context.cancelled.add("uid")
+
+
+def test_the_end_of_an_earlier_run_ends_no_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child_module, "OperationController", Controller)
+
     async def run() -> None:
+        begun: list[Controller] = []
+        monkeypatch.setattr(Controller, "begun", begun, raising=False)
+        monkeypatch.setattr(Controller, "may_end", asyncio.Event(), raising=False)
+        theirs = object.__new__(child_module._Child)
+        theirs.link = Link({"run": theirs._run, "stop": theirs._stop, "leave": theirs._leave})
+        cache = ResourceCache()
+        cache.update(OPERATION)
+        context = SimpleNamespace(resource_cache=cache, cancelled=set())
+        parts: dict[str, Any] = {
+            "_small": None,
+            "_runs": {},
+            "_metrics": LinkedMetrics(),
+            "_context": context,
+        }
+        vars(theirs).update(parts)
+        services = Services(Link({}))
         child = child_of(services)
-        running = asyncio.create_task(child.run("TableUpdate", "uid", on_spark=True))
-        await asyncio.sleep(0)
-        assert services.said == [("run", 0, "TableUpdate", "uid", True)]
-        services.on_done(0, how)
-        assert await running is left
+        async with connected(services.link, theirs.link):
+            first = asyncio.create_task(child.run("TableUpdate", "uid", on_spark=False))
+            await until(lambda: len(begun) == 1)
+            first.cancel()
+            await asyncio.gather(first, return_exceptions=True)
+            assert not child.runs
+            second = asyncio.create_task(child.run("TableUpdate", "uid", on_spark=False))
+            await until(lambda: child.runs == {"uid"})
+            Controller.may_end.set()
+            await until(lambda: len(begun) == 2)
+            assert not second.done()
+            assert "uid" in vars(theirs)["_runs"]
+            services.link.notify("stop", "uid", 0)
+            await until(second.done)
+            assert await second == (RunEnd.OVER, True)
         assert not child.runs
+        assert not vars(theirs)["_runs"]
+        assert services.forgotten == ["uid", "uid"]
 
     asyncio.run(run())
 
 
-def test_a_run_that_failed_is_an_error(services: Services) -> None:
-    """After which kopf begins another one."""
+async def _gone(*_: object) -> None:
+    raise LinkEnded("in a test")
 
+
+def test_a_run_ends_with_its_child_once_the_claims_are_given_up() -> None:
     async def run() -> None:
-        child = child_of(services)
-        running = asyncio.create_task(child.run("TableUpdate", "uid", on_spark=False))
-        await asyncio.sleep(0)
-        services.on_done(0, "failed")
-        with pytest.raises(RuntimeError, match="its controller failed"):
-            await running
-
-    asyncio.run(run())
-
-
-def test_the_end_of_an_earlier_run_ends_no_later_one(services: Services) -> None:
-    async def run() -> None:
-        child = child_of(services)
-        first = asyncio.create_task(child.run("TableUpdate", "uid", on_spark=False))
-        await asyncio.sleep(0)
-        first.cancel()
-        await asyncio.gather(first, return_exceptions=True)
-        assert ("leave", "uid") in services.said
-        second = asyncio.create_task(child.run("TableUpdate", "uid", on_spark=False))
-        await asyncio.sleep(0)
-        services.on_done(0, "over")
-        await asyncio.sleep(0)
-        assert not second.done()
-        services.on_done(1, "over")
-        assert await second is False
-
-    asyncio.run(run())
-
-
-def test_a_child_that_has_ended_takes_no_run() -> None:
-    async def run() -> None:
-        child = child_of(Services())
+        child = child_of(Services(SimpleNamespace(call=_gone)))
+        calls = [
+            asyncio.create_task(child.run("TableUpdate", "one", on_spark=False)),
+            asyncio.create_task(child.clean_up({"metadata": {"uid": "two"}})),
+        ]
+        await until(lambda: child.runs == {"one", "two"})
         child.end = "in a test"
-        with pytest.raises(ChildEnded, match="in a test"):
-            await child.run("TableUpdate", "uid", on_spark=False)
-        with pytest.raises(ChildEnded, match="in a test"):
-            await child.clean_up({"metadata": {"uid": "uid"}})
+        await turns(20)
+        assert not any(call.done() for call in calls)
+        child.released.set()
+        for call in calls:
+            with pytest.raises(ChildEnded, match="in a test"):
+                await call
+        assert not child.runs
 
     asyncio.run(run())
 
@@ -199,10 +279,10 @@ def test_a_child_that_has_ended_takes_no_run() -> None:
 class Ending:
     """A child that ends when it is to, and what it was worked on then."""
 
-    def __init__(self, key: TenantKey, runs: dict[str, Any], at_work: set[str]) -> None:
+    def __init__(self, key: TenantKey, runs: set[str], at_work: set[str]) -> None:
         self.key, self.runs, self.end = key, runs, ""
-        self.begun_s, self.spared = 0.0, False
-        self.may_end = asyncio.Event()
+        self.begun_s, self.killed_for_pod = 0.0, False
+        self.may_end, self.released = asyncio.Event(), asyncio.Event()
         self.services = SimpleNamespace(unsuited={"one"}, at_work={"two"}, locks=set())
         self.at_work = SimpleNamespace(tables=lambda: at_work, close=lambda: None)
 
@@ -220,21 +300,27 @@ def test_what_is_kept_of_a_child_that_has_ended(at_work: bool) -> None:
         metrics = Metrics()
         context = SimpleNamespace(metrics=metrics, resource_cache=ResourceCache())
         children = ChildProcesses(cast(Any, context), memory=None)
-        child: Any = Ending(TenantKey("a"), {"uid": None} if at_work else {}, {"a table"})
+        child: Any = Ending(TenantKey("a"), {"uid"} if at_work else set(), {"a table"})
         vars(children)["_children"][child.key] = child
-        members = SimpleNamespace(leave=lambda: left.append("its claims"))
-        serving = asyncio.create_task(children._serve(child, cast(Any, members)))
-        for _ in range(20):
-            await asyncio.sleep(0)
+
+        def leave() -> None:
+            assert not child.released.is_set(), "the next one begins before"
+            left.append("its claims")
+
+        serving = asyncio.create_task(
+            children._serve(child, cast(Any, SimpleNamespace(leave=leave)))
+        )
+        await turns(20)
         assert not left
         assert children.living() == [child]
         child.may_end.set()
         await serving
         assert left == ["its claims"]
+        assert child.released.is_set()
         assert children.living() == []
         known = vars(children)
         assert known["_unsuited"] == {"one", "two"}
-        assert known["_killers"]["a table"] == at_work
+        assert known["_ended_on"]["a table"] == at_work
         assert (child.key in known["_deaths"]) is at_work
         text = (await metrics.exposition()).decode()
         assert f"tandem_child_processes_lost_total {at_work:d}.0" in text

@@ -27,9 +27,9 @@ from support.lake.rows import id_in, plus
 from support.waiting import await_that
 from tandem.kube import handlers
 from tandem.kube import operator as operator_module
-from tandem.kube.children import processes
+from tandem.kube.children import process, processes
 from tandem.kube.children.child import LEAST_MEMORY
-from tandem.kube.children.processes import ChildProcess
+from tandem.kube.children.process import ChildProcess
 from tandem.operations.machine.events import Point
 from tandem.spark.runtime.control import alive
 from tandem.spec.labels import FINALIZER
@@ -169,7 +169,7 @@ def freeze(child: ChildProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """It does nothing more, and does not end by itself; until that is noticed. The next one may
     take longer to begin."""
     with monkeypatch.context() as patched:
-        patched.setattr(processes, "ANSWER_S", 1.0)
+        patched.setattr(process, "ANSWER_S", 1.0)
         os.kill(child.pid, signal.SIGSTOP)
         await_that(lambda: child.end, "its end")
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kube.child_links import Stub, child_of, with_child
+from kube.child_links import Stub, child_of, turns, with_child
 from support.lock_requests import TABLE, request
 from support.waiting import until
 from tandem.errors import LocationNotAllowed, TandemError
@@ -101,7 +101,7 @@ def test_requests_are_checked() -> None:
     url = f"{OURS}/laketables/t"
 
     async def test(stub: Stub, child: Link, _: ChildServices) -> None:
-        more: Any = (None, {}, "application/json", False, None)
+        more: Any = (None, {}, "application/json")
         assert await child.call("api", "GET", url, *more) == {"found": url}
         with pytest.raises(Forbidden):
             await child.call("api", "PATCH", url, *more)
@@ -158,7 +158,6 @@ def test_what_a_child_says_is_about_its_namespace() -> None:
                     "spec": {"location": TABLE},
                 }
             )
-            child.notify("done", 1, uid(namespace, "t"), "over", True)
             child.notify("gone", uid(namespace, "t"))
             reference = {"metadata": {**metadata, "uid": "controlled"}}
             child.notify("event", reference, "Reason", namespace, False)
@@ -177,7 +176,6 @@ def test_what_a_child_says_is_about_its_namespace() -> None:
         patched.setattr(events, "post", lambda _b, _r, message, **_: posted.append(message))
         stub = with_child(test)
     assert posted == ["a"]
-    assert stub.cancelled == {uid("a", "t")}
     assert [each.namespace for each in stub.resource_cache.all()] == ["b"]
 
 
@@ -254,8 +252,7 @@ class Player:
         for _ in range(3):
             await self.link.call("automatic.wake_first")
             await self.services.link.call("ping")
-            for _ in range(5):
-                await asyncio.sleep(0)
+            await turns(5)
 
 
 async def play(steps: list[tuple[int, str, int]]) -> None:
@@ -276,8 +273,7 @@ async def play(steps: list[tuple[int, str, int]]) -> None:
             players = (one, other)
             for who, what, number in steps:
                 if what == "turns":
-                    for _ in range(number):
-                        await asyncio.sleep(0)
+                    await turns(number)
                 elif what == "settle":
                     await players[who].settle()
                 else:
@@ -321,8 +317,8 @@ def test_slots_are_neither_lost_nor_doubled(steps: list[tuple[int, str, int]]) -
 
 
 @pytest.mark.parametrize("gives_up", [False, True])
-@pytest.mark.parametrize("turns", range(12))
-def test_a_slot_that_is_granted_too_late_is_given_back(turns: int, gives_up: bool) -> None:
+@pytest.mark.parametrize("between", range(12))
+def test_a_slot_that_is_granted_too_late_is_given_back(between: int, gives_up: bool) -> None:
     """Its child ends, or gives up waiting, at each step between the grant and its arrival."""
 
     async def run() -> None:
@@ -332,8 +328,7 @@ def test_a_slot_that_is_granted_too_late_is_given_back(turns: int, gives_up: boo
             taking = asyncio.create_task(LinkedSlots(link).take(LANES[0]))
             await until(lambda: stub.slots.waiting == 1)
             stub.slots.give_back(LANES[0])
-            for _ in range(turns):
-                await asyncio.sleep(0)
+            await turns(between)
             if gives_up:
                 taking.cancel()
                 await asyncio.gather(taking, return_exceptions=True)
@@ -352,11 +347,12 @@ def test_a_slot_that_is_given_up_at_once_is_not_taken() -> None:
     """Both messages are one write: the second one is read before the first one is answered."""
 
     async def test(stub: Stub, child: Link, _: ChildServices) -> None:
-        async def give_up() -> None:
-            child.notify("slots.give_back", 0)
-
-        await asyncio.gather(child.call("slots.take", 0, "a", "t"), give_up())
-        await child.call("slots.take", 1, "a", "u")
+        slots = LinkedSlots(child)
+        taking = asyncio.create_task(slots.take(LANES[0]))
+        await turns(1)  # it has called, and nothing is written yet
+        taking.cancel()
+        await asyncio.gather(taking, return_exceptions=True)
+        await slots.take(LANES[1])
         assert stub.slots.taken == 1
 
     with_child(test)

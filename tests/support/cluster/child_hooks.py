@@ -17,7 +17,8 @@ from support.waiting import await_that
 from tandem.cli.commands.operator import LogFormat, configure_logging
 from tandem.kube import operator as operator_module
 from tandem.kube.children import processes
-from tandem.kube.children.processes import ChildProcess, ChildProcesses
+from tandem.kube.children.process import ChildProcess
+from tandem.kube.children.processes import ChildProcesses
 from tandem.kube.controllers.operation import OperationController
 from tandem.kube.runtime.context import StopSignal
 from tandem.operations.machine.events import Effect, Event, Point, StopRequest

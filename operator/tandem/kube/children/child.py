@@ -17,7 +17,6 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Final
 
 import structlog
@@ -33,6 +32,7 @@ from tandem.kube.children.ports import (
     LinkedRunner,
     LinkedSlots,
 )
+from tandem.kube.children.process import RunEnd
 from tandem.kube.client.events import events_go_to, traceback_of
 from tandem.kube.client.resources import Body, CachedResource, ResourceCache, uid_of
 from tandem.kube.controllers.automation import AutoCompactionController, LogAutomation, RowRetention
@@ -129,20 +129,11 @@ class _Stopped:
         return await self._stopped.wait()
 
 
-class RunEnd(StrEnum):
-    """How the controller of a resource has ended."""
-
-    OVER = "over"
-    LEFT = "left"
-    """It leaves the resource to the next one."""
-    FAILED = "failed"
-
-
 @dataclass
 class _Run:
-    """A controller at work."""
+    """A controller at work. The task leads to the answer to the operator's call."""
 
-    task: asyncio.Task[None]
+    task: asyncio.Task[tuple[RunEnd, bool]]
     stopped: _Stopped
 
 
@@ -154,7 +145,7 @@ class _Child:
                 "put": self._put,
                 "remove": self._remove,
                 "clear": self._clear,
-                "run": self._begin,
+                "run": self._run,
                 "stop": self._stop,
                 "leave": self._leave,
                 "clean_up": self._clean_up,
@@ -220,28 +211,30 @@ class _Child:
     def _clear(self) -> None:
         self._context.resource_cache.clear()
 
-    def _begin(self, number: int, kind: str, uid: str, on_spark: bool) -> None:
+    def _run(self, kind: str, uid: str, on_spark: bool) -> asyncio.Task[tuple[RunEnd, bool]]:
+        """It is among the runs at once: what follows may be that it has to stop."""
         if on_spark and self._small is not None:
             self._small.suits_not(uid)
         stopped, before = _Stopped(), self._runs.get(uid)
-        controlling = self._control(number, kind, uid, stopped, before)
-        task = asyncio.create_task(controlling, name=f"run {kind}")
-        self._runs[uid] = _Run(task, stopped)
+        controlling = self._control(kind, uid, stopped, None if before is None else before.task)
+        run = self._runs[uid] = _Run(asyncio.create_task(controlling, name=f"run {kind}"), stopped)
+        run.task.add_done_callback(lambda _: self._end_run(uid, run))
+        return run.task
+
+    def _end_run(self, uid: str, run: _Run) -> None:
+        if self._runs.get(uid) is run:
+            del self._runs[uid]
 
     async def _control(
-        self,
-        number: int,
-        kind: str,
-        uid: str,
-        stopped: _Stopped,
-        before: _Run | None,
-    ) -> None:
-        """`before`: the same resource's controller that the operator has left, and which ends."""
+        self, kind: str, uid: str, stopped: _Stopped, before: asyncio.Task[Any] | None
+    ) -> tuple[RunEnd, bool]:
+        """How the controller has ended, and whether the operation is cancelled. `before`: the same
+        resource's controller that the operator has left, and which ends."""
         made = OperationController if kind in OPERATIONS else TableController
         how = RunEnd.OVER
         try:
             if before is not None:
-                await asyncio.wait({before.task})
+                await asyncio.wait({before})
             body = self._context.resource_cache.body(uid)
             if body is not None:
                 await made(self._context, body).run(stopped)
@@ -251,13 +244,8 @@ class _Child:
             _log.error("a bug: please report it", at=traceback_of(error))
             how = RunEnd.FAILED
         finally:
-            run = self._runs.get(uid)
-            if run is not None and run.stopped is stopped:
-                del self._runs[uid]
             self._metrics.flush(self.link)
-            cancelled = uid in self._context.cancelled
-            self._context.cancelled.discard(uid)
-            self.link.notify("done", number, uid, how, cancelled)
+        return how, self._take_cancelled(uid)
 
     def _stop(self, uid: str, reason: int) -> None:
         run = self._runs.get(uid)
@@ -273,9 +261,13 @@ class _Child:
     async def _clean_up(self, body: Body) -> bool:
         """Whether it is done."""
         await OperationController(self._context, body).clean_up()
-        cancelled = uid_of(body) in self._context.cancelled
-        self._context.cancelled.discard(uid_of(body))
-        return cancelled
+        return self._take_cancelled(uid_of(body))
+
+    def _take_cancelled(self, uid: str) -> bool:
+        """Whether a controller has cancelled the operation; said once."""
+        found = uid in self._context.cancelled
+        self._context.cancelled.discard(uid)
+        return found
 
     # What the controllers need, and say
 

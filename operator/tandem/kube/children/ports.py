@@ -64,13 +64,14 @@ class LinkedApi(Api):
         body: object = None,
         query: Mapping[str, str] | None = None,
         content_type: str = "application/json",
-        text: bool = False,
-        patience_s: float | None = None,
+        **others: Any,
     ) -> dict[str, Any]:
+        """`others`: no controller reads what is no JSON, or has a time limit of its own."""
+        assert not any(others.values()), others
         self._before()
         try:
             found: dict[str, Any] = await self._link.call(
-                "api", method, url, body, dict(query or {}), content_type, text, patience_s
+                "api", method, url, body, dict(query or {}), content_type
             )
         except LinkEnded as error:
             raise Unavailable(0, "Unreachable", str(error)) from error
@@ -211,15 +212,15 @@ class LinkedSlots:
     async def take(self, lane: Lane, on_queued: Callable[[str], None] = lambda _: None) -> None:
         ticket = next(self._tickets)
         self._queued[ticket] = on_queued
+        taken = False
         try:
             await self._link.call("slots.take", ticket, lane.namespace, lane.table)
-        except BaseException:
-            # The answer may be on its way.
-            self._link.notify("slots.give_back", ticket)
-            raise
+            self._held[lane].append(ticket)
+            taken = True
         finally:
             del self._queued[ticket]
-        self._held[lane].append(ticket)
+            if not taken:  # the answer may be on its way
+                self._link.notify("slots.give_back", ticket)
 
     def queued(self, ticket: int, why: str) -> None:
         """The operator says that there is no slot yet."""

@@ -8,30 +8,28 @@ arithmetic of ours can. What a child was doing is taken over by the next one.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
-import itertools
 import os
 import socket
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerProcess
-from pathlib import Path
-from signal import SIGKILL, Signals
-from typing import Final
+from typing import Any, Final
 
 import structlog
 from kopf import DaemonStoppingReason
 
 from tandem.errors import InvalidSpec, LocksUnavailable, Reason
 from tandem.kube.children import child as child_process
-from tandem.kube.children.child import ChildSettings, RunEnd
-from tandem.kube.children.link import LONGEST_OF_CHILD, TASK, LinkEnded
+from tandem.kube.children.child import ChildSettings
+from tandem.kube.children.link import LONGEST_OF_CHILD, TASK
+from tandem.kube.children.process import ChildEnded, ChildProcess, PodMemory, RunEnd
 from tandem.kube.children.services import ChildServices
 from tandem.kube.client.api import ApiError
 from tandem.kube.client.resources import (
@@ -49,13 +47,10 @@ from tandem.kube.runtime.leader import LockMembers
 from tandem.kube.runtime.tenants import Tenant, TenantKey, environment, tenant_of
 from tandem.kube.runtime.threads import AtWork, too_large
 from tandem.kube.tables.status import compose, not_ready
-from tandem.spark.runtime.control import alive
 from tandem.spec.common import OPERATIONS
 from tandem.storage.paths import canonical_location
 
 _log = structlog.get_logger("tandem.kube.children")
-ANSWER_S: Final = 60.0
-"""How long a child's loop may take to answer: it computes nothing itself."""
 IDLE_S: Final = 60.0
 _LOOK_S: Final = 1.0
 _PING_S: Final = 10.0
@@ -63,10 +58,6 @@ _FULL: Final = 0.9
 """At this share of the pod's memory limit the largest child is killed: a pod that exceeds its limit
 is killed as a whole."""
 _TEMPLATE: Final = "tandem.kube.children.template"
-_END_S: Final = 5.0
-_UNKNOWN: Final = 255
-"""The exit code of a process of which it is not known how, or even whether, it ended: the fork
-server, which is its parent, has ended."""
 _PAUSES_S: Final = (0.0, 0.5, 2.0, 5.0, 15.0, 60.0)
 """The pauses before a tenant's next child, after so many that ended by themselves."""
 _GOOD_S: Final = 300.0
@@ -82,186 +73,15 @@ _MOVES: Final = DaemonStoppingReason.OPERATOR_EXITING
 """To a child, it is as if the operator ended: the next one takes over what it leaves."""
 
 
-class ChildEnded(Exception):
-    """The child has ended; the message says how."""
-
-
-@dataclass(frozen=True, slots=True)
-class PodMemory:
-    """The memory of the container that we run in: version 2 of cgroups, without what the kernel
-    gives back when it is needed."""
-
-    root: Path = Path("/sys/fs/cgroup")
-
-    def share(self) -> float:
-        """Of its limit, how much is used; 0 without a limit."""
-        try:
-            limit = (self.root / "memory.max").read_text(encoding="ascii").strip()
-            used = int((self.root / "memory.current").read_text(encoding="ascii"))
-            stat = (self.root / "memory.stat").read_text(encoding="ascii")
-        except (OSError, ValueError):
-            return 0.0
-        if not limit.isdecimal():
-            return 0.0
-        cached = sum(
-            int(line.split()[1]) for line in stat.splitlines() if line.startswith("inactive_file ")
-        )
-        return (used - cached) / int(limit)
-
-
 def _is_deleted(stopped: StopSignal) -> bool:
     return stopped.reason is not None and DaemonStoppingReason.RESOURCE_DELETED in stopped.reason
 
 
-class ChildProcess:
-    """A child as the operator sees it. To be used on the operator's loop."""
-
-    def __init__(
-        self,
-        key: TenantKey,
-        process: ForkServerProcess,
-        services: ChildServices,
-        at_work: AtWork,
-    ) -> None:
-        self.key = key
-        self.at_work = at_work
-        self.services = services
-        self.runs: dict[str, asyncio.Future[bool]] = {}
-        """By the uids of resources: what is set when their controllers have ended."""
-        self.begun_s = time.monotonic()
-        self.idle_since_s = time.monotonic()
-        self.end = ""
-        """How it ended; "" while it lives."""
-        self.spared = False
-        """Whether it was ended for what others did, too."""
-        self.pid = process.pid or 0
-        self._process = process
-        self._killed_for = ""
-        self._numbers = itertools.count()
-        self._by_number: dict[int, asyncio.Future[bool]] = {}
-        services.on_done = self._done
-
-    @property
-    def small_jobs(self) -> int:
-        return len(self.services.at_work)
-
-    @property
-    def memory(self) -> int:
-        """Bytes that it has for itself: what a kill gives back. 0 if it has ended."""
-        return _private_bytes(self.pid)
-
-    async def run(self, kind: str, uid: str, *, on_spark: bool) -> bool:
-        """Have it control a resource, until that is over (False) or left to the next one (True).
-        Raises: ChildEnded; RuntimeError if the controller failed, which is a bug."""
-        if self.end:
-            raise ChildEnded(self.end)
-        over: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self.runs[uid] = over
-        number = next(self._numbers)
-        self._by_number[number] = over
-        self.services.link.notify("run", number, kind, uid, on_spark)
-        try:
-            return await over
-        except asyncio.CancelledError:
-            self.services.link.notify("leave", uid)
-            raise
-        finally:
-            self.runs.pop(uid, None)
-            del self._by_number[number]
-            self.services.forget(uid)
-            self.idle_since_s = time.monotonic()
-
-    async def clean_up(self, body: Body) -> bool:
-        """Have it cancel what a resource left. Whether that is done. Raises: ChildEnded."""
-        if self.end:
-            raise ChildEnded(self.end)
-        uid = uid_of(body)
-        over: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self.runs[uid] = over
-        try:
-            return bool(await self.services.link.call("clean_up", body))
-        except LinkEnded:
-            return await over
-        finally:
-            self.runs.pop(uid, None)
-            self.idle_since_s = time.monotonic()
-
-    def kill(self, why: str) -> None:
-        if self.end:
-            return
-        self._killed_for = self._killed_for or why
-        self._process.kill()
-        if self._lives_unseen:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, SIGKILL)
-
-    def close(self, why: str) -> None:
-        """Let it end: it controls nothing."""
-        self._killed_for = self._killed_for or why
-        self.services.link.close()
-
-    async def serve(self) -> None:
-        """Answer it until it has ended."""
-        if problem := await self.services.link.serve():
-            self.kill(problem)
-        await asyncio.to_thread(self._reap)
-        self.end = self._killed_for or _how(self._process.exitcode)
-        with contextlib.suppress(ValueError):  # it still runs
-            # Else its descriptors would stay until garbage is collected.
-            self._process.close()
-        self.services.close()
-        for over in self.runs.values():
-            if not over.done():
-                over.set_exception(ChildEnded(self.end))
-
-    async def answers(self) -> bool:
-        """Whether it answers in time."""
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                await self.services.link.call("ping")
-        except TimeoutError:
-            return False
-        except LinkEnded:
-            return True
-        return True
-
-    def _reap(self) -> None:
-        self._process.join(_END_S)
-        if self._process.is_alive() or self._lives_unseen:
-            self.kill("it did not end")
-            self._process.join(_END_S)
-
-    @property
-    def _lives_unseen(self) -> bool:
-        """Whether it lives although it counts as ended, since the fork server has ended."""
-        return not self.end and self._process.exitcode == _UNKNOWN and alive(self.pid)
-
-    def _done(self, number: int, how: str) -> None:
-        over = self._by_number.get(number)
-        if over is None or over.done():
-            return
-        if how == RunEnd.FAILED:
-            over.set_exception(RuntimeError("its controller failed, see the log"))
-        else:
-            over.set_result(how == RunEnd.LEFT)
-
-
-def _how(code: int | None) -> str:
-    if code is None or code == _UNKNOWN:
-        return "its process ended"
-    if code < 0:
-        signals = {number.value: number.name for number in Signals}  # some have no name
-        return f"its process was killed by {signals.get(-code, f'signal {-code}')}"
-    return f"its process ended with exit code {code}"
-
-
-def _private_bytes(pid: int) -> int:
-    try:
-        text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
-    except OSError:
-        return 0
-    kinds = ("Private_Clean:", "Private_Dirty:")
-    return sum(int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith(kinds))
+def _keep(tasks: set[asyncio.Task[None]], what: Coroutine[Any, Any, None], name: str) -> None:
+    """Begin a task that serves children, and keep it until it is done: the loop does not."""
+    task = asyncio.create_task(what, name=f"{TASK}{name}")
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
 
 
 @dataclass(slots=True)
@@ -301,14 +121,14 @@ class ChildProcesses:
         """Those that end as soon as they have left what they control."""
         self._beginning: dict[TenantKey, asyncio.Task[ChildProcess]] = {}
         self._deaths: dict[TenantKey, _Deaths] = {}
-        self._killers: Counter[str] = Counter()
+        self._ended_on: Counter[str] = Counter()
         """How many children ended while they worked on a table, by its uid."""
         self._locations: dict[str, set[str]] = defaultdict(set)
         """By namespaces: where their tables are, or were since this operator began."""
         self._unsuited: set[str] = set()
         self._event_contexts: dict[str, contextvars.Context] = {}
         self._serving: set[asyncio.Task[None]] = set()
-        self._letting_go: set[asyncio.Task[None]] = set()
+        self._releasing: set[asyncio.Task[None]] = set()
         self._threads = ThreadPoolExecutor(16, thread_name_prefix="tandem-child")
         # To stop a job may take a minute.
         self._job_threads = ThreadPoolExecutor(64, thread_name_prefix="tandem-jobs")
@@ -326,7 +146,7 @@ class ChildProcesses:
         for child in self._of_namespace(summary.namespace):
             child.services.link.notify("put", asdict(summary), body)
         if summary.kind == TABLE_KIND and body is not None:
-            with contextlib.suppress(InvalidSpec):
+            with suppress(InvalidSpec):
                 location = canonical_location(str(spec_of(body).get("location", "")))
                 self._locations[summary.namespace].add(location)
             self._move(summary)
@@ -334,7 +154,7 @@ class ChildProcesses:
     def remove(self, uid: str, namespace: str) -> None:
         """A resource is gone."""
         self._unsuited.discard(uid)
-        self._killers.pop(uid, None)
+        self._ended_on.pop(uid, None)
         for child in self._of_namespace(namespace):
             child.services.link.notify("remove", uid)
 
@@ -345,9 +165,9 @@ class ChildProcesses:
 
     async def run(self, body: Body, stopped: StopSignal) -> None:
         """Have a resource controlled until that is over, or `stopped`. To be called in the context
-        of a kopf handler, in which events about it are posted."""
-        kind, namespace, name = key_of(body)
-        uid = uid_of(body)
+        of a kopf handler, in which events about it are posted. Raises: RuntimeError if its
+        controller failed, which is a bug."""
+        kind, uid = key_of(body)[0], uid_of(body)
         self._event_contexts[uid] = contextvars.copy_context()
         self._context.active_operations.add(uid)
         stopping = asyncio.create_task(self._pass_stop(uid, stopped), name="mind the stop")
@@ -360,16 +180,16 @@ class ChildProcesses:
                         break
                     if self._tenant(body) != tenant:
                         continue  # it has moved meanwhile
-                    if not await child.run(kind, uid, on_spark=uid in self._unsuited):
-                        return
-                except ChildEnded as error:
-                    _log.warning(
-                        "its process has ended",
-                        kind=kind,
-                        namespace=namespace,
-                        name=name,
-                        how=str(error),
-                    )
+                    how, cancelled = await child.run(kind, uid, on_spark=uid in self._unsuited)
+                except ChildEnded:
+                    continue
+                # One that is gone would stay among the cancelled ones.
+                if cancelled and self._context.resource_cache.by_uid(uid) is not None:
+                    self._context.cancelled.add(uid)
+                if how is RunEnd.FAILED:
+                    raise RuntimeError("its controller failed, see the log")
+                if how is RunEnd.OVER:
+                    return
             if kind in OPERATIONS and _is_deleted(stopped):
                 # No controller has cancelled it.
                 await self._clean_up(self._context.resource_cache.body(uid) or body)
@@ -391,7 +211,7 @@ class ChildProcesses:
 
     async def _clean_up(self, body: Body) -> None:
         while (child := await self._child(self._tenant(body), None)) is not None:
-            with contextlib.suppress(ChildEnded):
+            with suppress(ChildEnded):
                 if await child.clean_up(body):
                     self._context.cancelled.add(uid_of(body))
                 return
@@ -417,7 +237,7 @@ class ChildProcesses:
         if table is None:
             return TenantKey(namespace)
         tenant = tenant_of(cache.body(table.uid), namespace)
-        if self._killers[table.uid] >= _SUSPECT:
+        if self._ended_on[table.uid] >= _SUSPECT:
             return replace(tenant, alone=table.uid)
         return tenant
 
@@ -487,37 +307,34 @@ class ChildProcesses:
             self._configure,
         )
 
+        def leave() -> None:
+            with suppress(LocksUnavailable):
+                members.leave()
+
         def start() -> tuple[ForkServerProcess, socket.socket, AtWork]:
             members.join()
-            try:
-                return started()
-            except BaseException:
-                with contextlib.suppress(LocksUnavailable):
-                    members.leave()
-                raise
-
-        def started() -> tuple[ForkServerProcess, socket.socket, AtWork]:
-            ours, theirs = socket.socketpair()
-            try:
-                process = self._forks.Process(
-                    target=child_process.main,
-                    args=(theirs, settings, environment(tenant, self._own)),
-                    name=f"tandem-{key.namespace}",
-                    daemon=True,
-                )
-                process.start()
-                return process, ours, AtWork.shared(ours)
-            except BaseException:
-                ours.close()
-                raise
-            finally:
-                theirs.close()
+            with ExitStack() as undo:
+                undo.callback(leave)
+                ours, theirs = socket.socketpair()
+                undo.enter_context(ours)
+                with theirs:
+                    process = self._forks.Process(
+                        target=child_process.main,
+                        args=(theirs, settings, environment(tenant, self._own)),
+                        name=f"tandem-{key.namespace}",
+                        daemon=True,
+                    )
+                    process.start()
+                at_work = AtWork.shared(ours)
+                undo.pop_all()
+                return process, ours, at_work
 
         loop = asyncio.get_running_loop()
         try:
             process, own, at_work = await loop.run_in_executor(self._threads, start)
         except (OSError, EOFError, RuntimeError, LocksUnavailable) as error:
             self._died(key, 0.0)
+            _log.warning("no child process begun", namespace=key.namespace, problem=str(error))
             raise ChildEnded(f"no process could be begun: {error}") from error
         services = ChildServices(
             context,
@@ -531,9 +348,7 @@ class ChildProcesses:
         await services.link.connect(own, LONGEST_OF_CHILD)
         child = ChildProcess(key, process, services, at_work)
         services.on_harmed = lambda: self._retire(child)
-        serving = asyncio.create_task(self._serve(child, members), name=f"{TASK}serve")
-        self._serving.add(serving)
-        serving.add_done_callback(self._serving.discard)
+        _keep(self._serving, self._serve(child, members), "serve")
         context.metrics.child_processes_started.count()
         self._children[key] = child
         cache = context.resource_cache
@@ -546,7 +361,19 @@ class ChildProcesses:
         return child
 
     async def _serve(self, child: ChildProcess, members: LockMembers) -> None:
-        await child.serve()
+        try:
+            await child.serve()
+            self._note_end(child)
+            if child.runs and child.key.alone:
+                await self._report_too_large(child)
+            # Only now may another one take its attempts over.
+            await self._release(members.leave)
+        finally:
+            child.released.set()
+        if child.services.locks and not self._closed:
+            _keep(self._releasing, self._release_later(child.services.locks), "release later")
+
+    def _note_end(self, child: ChildProcess) -> None:
         services = child.services
         self._unsuited |= services.unsuited | services.at_work
         if services.at_work:
@@ -554,34 +381,28 @@ class ChildProcesses:
         if self._children.get(child.key) is child:
             del self._children[child.key]
         self._retired.discard(child)
-        tables = child.at_work.tables()
+        worked_on = child.at_work.tables()
         child.at_work.close()
-        if child.runs:
-            self._context.metrics.child_processes_lost.count()
-            self._died(child.key, time.monotonic() - child.begun_s)
-            if not child.spared:
-                self._killers.update(tables)
-            for uid in tables:
-                table = self._context.resource_cache.by_uid(uid)
-                _log.warning(
-                    "its process ended while it worked on a table",
-                    namespace=child.key.namespace,
-                    table="" if table is None else table.name,
-                    times=self._killers[uid],
-                    how=child.end,
-                )
-                if table is not None:
-                    self._move(table)  # perhaps to a child of its own
-        if child.runs and child.key.alone:
-            await self._tell_too_large(child)
-        # Only now may another one take its attempts over.
-        await self._release(members.leave)
-        if services.locks and not self._closed:
-            task = asyncio.create_task(self._let_go(services.locks), name=f"{TASK}let go")
-            self._letting_go.add(task)
-            task.add_done_callback(self._letting_go.discard)
+        if not child.runs:
+            _log.info("a child process has ended", namespace=child.key.namespace, how=child.end)
+            return
+        self._context.metrics.child_processes_lost.count()
+        self._died(child.key, time.monotonic() - child.begun_s)
+        if not child.killed_for_pod:
+            self._ended_on.update(worked_on)
+        cache = self._context.resource_cache
+        tables = [table for table in map(cache.by_uid, worked_on) if table is not None]
+        _log.warning(
+            "a child process was lost",
+            namespace=child.key.namespace,
+            how=child.end,
+            resources=len(child.runs),
+            tables={table.name: self._ended_on[table.uid] for table in tables},
+        )
+        for table in tables:
+            self._move(table)  # perhaps to a child of its own
 
-    async def _let_go(self, locks: set[tuple[str, str, str]]) -> None:
+    async def _release_later(self, locks: set[tuple[str, str, str]]) -> None:
         """Release what a child that has ended has locked, unless another one has taken it over."""
         await asyncio.sleep(LOCKS_S)
         for held in list(locks):
@@ -600,14 +421,15 @@ class ChildProcesses:
                     return None
             await asyncio.sleep(_LOCKS_PAUSE_S)
 
-    async def _tell_too_large(self, child: ChildProcess) -> None:
+    async def _report_too_large(self, child: ChildProcess) -> None:
         """A table ends every process that works on it: say so in its status, since none of them
         lives for long enough."""
         context, uid = self._context, child.key.alone
         body = context.resource_cache.body(uid)
         if body is None or not context.may_write():
             return
-        message = too_large(f"{self._killers[uid]} of them ended so far, the last one: {child.end}")
+        count = self._ended_on[uid]
+        message = too_large(f"{count} of them ended so far, the last one: {child.end}")
         generation, now_ms = generation_of(body), context.clock.now_ms()
         conditions = not_ready(Reason.TOO_LARGE, message, generation, now_ms)
         status = compose(None, conditions, generation, (), ()).manifest()
@@ -627,25 +449,19 @@ class ChildProcesses:
     async def watch(self) -> None:
         """End idle children, and kill those that do not answer, and the largest one when memory
         runs short, until cancelled."""
-        asked_s = time.monotonic()
+        pinged_s = time.monotonic()
         while True:
             await asyncio.sleep(_LOOK_S)
             if not self._context.may_write():
                 for child in self.living():
                     child.kill("another operator leads")
             self._end_idle()
-            self._forgive()
-            await self._relieve()
-            if time.monotonic() - asked_s >= _PING_S:
-                asked_s = time.monotonic()
+            self._end_isolation()
+            await self._kill_largest()
+            if time.monotonic() - pinged_s >= _PING_S:
+                pinged_s = time.monotonic()
                 for child in self.living():
-                    task = asyncio.create_task(self._ask(child), name=f"{TASK}ping")
-                    self._serving.add(task)
-                    task.add_done_callback(self._serving.discard)
-
-    async def _ask(self, child: ChildProcess) -> None:
-        if not await child.answers():
-            child.kill(f"it did not answer within {ANSWER_S:g} s")
+                    _keep(self._serving, child.ping(), "ping")
 
     def _end_idle(self) -> None:
         now_s = time.monotonic()
@@ -658,23 +474,22 @@ class ChildProcesses:
                 del self._children[child.key]
                 child.close("it was idle")
 
-    def _forgive(self) -> None:
+    def _end_isolation(self) -> None:
         """A table whose own child lives on goes back to the others."""
         for child in self.living():
             uid = child.key.alone
-            if uid in self._killers and time.monotonic() - child.begun_s > _GOOD_S:
-                del self._killers[uid]
+            if uid in self._ended_on and time.monotonic() - child.begun_s > _GOOD_S:
+                del self._ended_on[uid]
                 table = self._context.resource_cache.by_uid(uid)
                 if table is not None:
                     self._move(table)
 
-    async def _relieve(self) -> None:
+    async def _kill_largest(self) -> None:
         living = self.living()
         if not living or await asyncio.to_thread(self._pod.share) < _FULL:
             return
         largest = max(living, key=lambda child: child.memory)
-        _log.warning("killed a child", namespace=largest.key.namespace, why="memory")
-        largest.spared = True
+        largest.killed_for_pod = True
         largest.kill("it was the largest process when the pod's memory ran short")
 
     def prepare(self) -> None:
@@ -686,7 +501,7 @@ class ChildProcesses:
     async def close(self) -> None:
         """End all of them: another operator takes over what they do."""
         self._closed = True
-        for task in self._letting_go:
+        for task in self._releasing:
             task.cancel()
         self._kill_all()
         await asyncio.gather(*self._beginning.values(), return_exceptions=True)

@@ -113,8 +113,6 @@ class ChildServices:
         self._watches: dict[int, Callable[[], None]] = {}
         self._held: dict[int, Lane] = {}
         self._waiting: dict[int, asyncio.Task[None]] = {}
-        self._unwanted: set[int] = set()
-        """Tickets that were given back before they were taken: an answer is a task of its own."""
         self._waiters: dict[int, object] = {}
         self._runners: dict[str, JobRunner] = {}
         self.link = Link(self._handlers())
@@ -124,9 +122,6 @@ class ChildServices:
         """Tables, operations and owners of the locks that it may have: of calls under way, too."""
         self.at_work: set[str] = set()
         """The uids of operations that have a small job."""
-        self.on_done: Callable[[int, str], None] = lambda _run, _how: None
-        """Called when a controller has ended, with the number of its run and a `RunEnd`."""
-
         self.on_harmed: Callable[[], None] = lambda: None
         """Called when the child may not have the memory that it should have."""
 
@@ -161,7 +156,6 @@ class ChildServices:
             "small_job": self._small_job,
             "harmed": lambda: self.on_harmed(),
             "gone": self._gone,
-            "done": self._done,
         }
 
     def close(self) -> None:
@@ -197,21 +191,13 @@ class ChildServices:
         body: object,
         query: dict[str, str],
         content_type: str,
-        text: bool,
-        patience_s: float | None,
     ) -> dict[str, Any]:
         if not may_request(self._tenant, self._secret, method, url):
             raise Forbidden(403, "Forbidden", f"not for this tenant: {method} {url}")
         if method != "GET" and not self._context.may_write():
             raise Unavailable(0, "NotLeader", "this operator does not lead")
         return await self._context.api.request(
-            method,
-            url,
-            body=body,
-            query=query,
-            content_type=content_type,
-            text=text,
-            patience_s=patience_s,
+            method, url, body=body, query=query, content_type=content_type
         )
 
     # Locks
@@ -278,21 +264,16 @@ class ChildServices:
 
     # Slots
 
-    async def _take_slot(self, ticket: int, namespace: str, table: str) -> None:
+    def _take_slot(self, ticket: int, namespace: str, table: str) -> asyncio.Task[None]:
+        """It waits at once: what follows may be that it is given back."""
         lane = self._lane(namespace, table)
         self._require_new(ticket)
-        if ticket in self._unwanted:
-            self._unwanted.discard(ticket)
-            return
         taking = asyncio.create_task(self._hold_slot(ticket, lane), name=f"{TASK}take a slot")
         self._waiting[ticket] = taking
-        try:
-            await taking
-        finally:
-            del self._waiting[ticket]
+        taking.add_done_callback(lambda _: self._waiting.pop(ticket))
+        return taking
 
     async def _hold_slot(self, ticket: int, lane: Lane) -> None:
-        """In a task: whatever ends the answer, a slot that was taken is held."""
         slots = self._context.slots
         await slots.take(lane, lambda why: self.link.notify("slots.queued", ticket, why))
         self._held[ticket] = lane
@@ -312,8 +293,6 @@ class ChildServices:
             self._context.slots.give_back(lane)
         elif waiting is not None:
             waiting.cancel()
-        else:
-            self._unwanted.add(ticket)
 
     def _lane(self, namespace: str, table: str) -> Lane:
         if namespace != self._tenant.namespace:
@@ -395,17 +374,9 @@ class ChildServices:
             self._context.figures[namespace, name] = figures
 
     def _gone(self, uid: str) -> None:
-        if self._is_own(uid):
-            self._context.removed(uid)
-
-    def _is_own(self, uid: str) -> bool:
         found = self._context.resource_cache.by_uid(uid)
-        return found is not None and found.namespace == self._tenant.namespace
-
-    def _done(self, run: int, uid: str, how: str, cancelled: bool) -> None:
-        if cancelled and self._is_own(uid):
-            self._context.cancelled.add(uid)
-        self.on_done(int(run), str(how))
+        if found is not None and found.namespace == self._tenant.namespace:
+            self._context.removed(uid)
 
     def _small_job(self, uid: str, has: bool | None) -> None:
         self.at_work.discard(uid)

@@ -1,0 +1,203 @@
+"""One child as the operator sees it: what it is called for, how it is killed, and how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from signal import SIGKILL, Signals
+from typing import Final
+
+from tandem.kube.children.link import LinkEnded
+from tandem.kube.children.services import ChildServices
+from tandem.kube.client.resources import Body, uid_of
+from tandem.kube.runtime.tenants import TenantKey
+from tandem.kube.runtime.threads import AtWork
+from tandem.spark.runtime.control import alive
+
+ANSWER_S: Final = 60.0
+"""How long a child's loop may take to answer: it computes nothing itself."""
+_END_S: Final = 5.0
+_UNKNOWN: Final = 255
+"""The exit code of a process of which it is not known how, or even whether, it ended: the fork
+server, which is its parent, has ended."""
+
+
+class ChildEnded(Exception):
+    """The child has ended; the message says how."""
+
+
+class RunEnd(StrEnum):
+    """How the controller of a resource has ended."""
+
+    OVER = "over"
+    LEFT = "left"
+    """It leaves the resource to the next one."""
+    FAILED = "failed"
+    """By a bug, which the child has logged."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodMemory:
+    """The memory of the container that we run in: version 2 of cgroups, without what the kernel
+    gives back when it is needed."""
+
+    root: Path = Path("/sys/fs/cgroup")
+
+    def share(self) -> float:
+        """Of its limit, how much is used; 0 without a limit."""
+        try:
+            limit = (self.root / "memory.max").read_text(encoding="ascii").strip()
+            used = int((self.root / "memory.current").read_text(encoding="ascii"))
+            stat = (self.root / "memory.stat").read_text(encoding="ascii")
+        except (OSError, ValueError):
+            return 0.0
+        if not limit.isdecimal():
+            return 0.0
+        cached = sum(
+            int(line.split()[1]) for line in stat.splitlines() if line.startswith("inactive_file ")
+        )
+        return (used - cached) / int(limit)
+
+
+class ChildProcess:
+    """A child as the operator sees it. To be used on the operator's loop."""
+
+    def __init__(
+        self,
+        key: TenantKey,
+        process: ForkServerProcess,
+        services: ChildServices,
+        at_work: AtWork,
+    ) -> None:
+        self.key = key
+        self.at_work = at_work
+        self.services = services
+        self.runs: set[str] = set()
+        """The uids of the resources that it controls or cleans up after."""
+        self.begun_s = time.monotonic()
+        self.idle_since_s = time.monotonic()
+        self.end = ""
+        """How it ended; "" while it lives."""
+        self.released = asyncio.Event()
+        """Set when it has ended and its claims are given up: only then may what it controlled go on
+        in another one."""
+        self.killed_for_pod = False
+        """Whether it was killed since the pod's memory ran short: others may be to blame for it."""
+        self.pid = process.pid or 0
+        self._process = process
+        self._killed_for = ""
+
+    @property
+    def small_jobs(self) -> int:
+        return len(self.services.at_work)
+
+    @property
+    def memory(self) -> int:
+        """Bytes that it has for itself: what a kill gives back. 0 if it has ended."""
+        return _private_bytes(self.pid)
+
+    async def run(self, kind: str, uid: str, *, on_spark: bool) -> tuple[RunEnd, bool]:
+        """Have it control a resource until that has ended: how, and whether the operation is
+        cancelled. Raises: ChildEnded once another child may control it; TandemError, ValueError or
+        TypeError for an answer that is none."""
+        self.runs.add(uid)
+        try:
+            how, cancelled = await self.services.link.call("run", kind, uid, on_spark)
+            return RunEnd(how), bool(cancelled)
+        except LinkEnded:
+            await self.released.wait()
+            raise ChildEnded(self.end) from None
+        except asyncio.CancelledError:
+            self.services.link.notify("leave", uid)
+            raise
+        finally:
+            self.services.forget(uid)
+            self._leave(uid)
+
+    async def clean_up(self, body: Body) -> bool:
+        """Have it cancel what a resource left. Whether that is done. Raises: ChildEnded once
+        another child may do it."""
+        uid = uid_of(body)
+        self.runs.add(uid)
+        try:
+            return bool(await self.services.link.call("clean_up", body))
+        except LinkEnded:
+            await self.released.wait()
+            raise ChildEnded(self.end) from None
+        finally:
+            self._leave(uid)
+
+    def _leave(self, uid: str) -> None:
+        self.runs.discard(uid)
+        self.idle_since_s = time.monotonic()
+
+    def kill(self, why: str) -> None:
+        """No effect after its end. `why`: how it has ended then."""
+        if self.end:
+            return
+        self._killed_for = self._killed_for or why
+        self._process.kill()
+        if self._lives_unseen:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, SIGKILL)
+
+    def close(self, why: str) -> None:
+        """Let it end: it controls nothing."""
+        self._killed_for = self._killed_for or why
+        self.services.link.close()
+
+    async def serve(self) -> None:
+        """Answer it until it has ended."""
+        if problem := await self.services.link.serve():
+            self.kill(problem)
+        await asyncio.to_thread(self._reap)
+        self.end = self._killed_for or _how(self._process.exitcode)
+        with contextlib.suppress(ValueError):  # it still runs
+            # Else its descriptors would stay until garbage is collected.
+            self._process.close()
+        self.services.close()
+
+    async def ping(self) -> None:
+        """Kill it if it does not answer in time."""
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                await self.services.link.call("ping")
+        except TimeoutError:
+            self.kill(f"it did not answer within {ANSWER_S:g} s")
+        except LinkEnded:
+            pass  # `serve` sees to its end
+
+    def _reap(self) -> None:
+        self._process.join(_END_S)
+        if self._process.is_alive() or self._lives_unseen:
+            self.kill("it did not end")
+            self._process.join(_END_S)
+
+    @property
+    def _lives_unseen(self) -> bool:
+        """Whether it lives although it counts as ended, since the fork server has ended."""
+        return not self.end and self._process.exitcode == _UNKNOWN and alive(self.pid)
+
+
+def _how(code: int | None) -> str:
+    if code is None or code == _UNKNOWN:
+        return "its process ended"
+    if code < 0:
+        signals = {number.value: number.name for number in Signals}  # some have no name
+        return f"its process was killed by {signals.get(-code, f'signal {-code}')}"
+    return f"its process ended with exit code {code}"
+
+
+def _private_bytes(pid: int) -> int:
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
+    except OSError:
+        return 0
+    kinds = ("Private_Clean:", "Private_Dirty:")
+    return sum(int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith(kinds))
