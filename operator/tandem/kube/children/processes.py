@@ -30,11 +30,11 @@ import structlog
 from kopf import DaemonStoppingReason
 
 from tandem.errors import InvalidSpec, LocksUnavailable, Reason
-from tandem.kube.children import child as child_process
 from tandem.kube.children.at_work import AtWork
-from tandem.kube.children.child import ChildSettings, RunEnd
 from tandem.kube.children.link import LONGEST_OF_CHILD, TASK, LinkEnded
 from tandem.kube.children.services import ChildServices
+from tandem.kube.children.start import ChildSettings, RunEnd
+from tandem.kube.children.start import start as start_child
 from tandem.kube.client.api import ApiError
 from tandem.kube.client.resources import (
     TABLE_KIND,
@@ -51,7 +51,7 @@ from tandem.kube.runtime.leader import LockMembers
 from tandem.kube.runtime.tenants import Tenant, environment
 from tandem.kube.runtime.threads import too_large
 from tandem.kube.tables.status import compose, not_ready
-from tandem.spark.runtime.control import alive
+from tandem.spark.runtime.parent_watch import alive
 from tandem.spec.common import OPERATIONS
 from tandem.storage.paths import canonical_location
 
@@ -532,7 +532,7 @@ class ChildProcesses:
             ours, theirs = socket.socketpair()
             try:
                 process = self._forks.Process(
-                    target=child_process.main,
+                    target=start_child,
                     args=(theirs, settings, environment(tenant, self._own)),
                     name=f"tandem-{key.namespace}",
                     daemon=True,

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from tandem.jobs.formats import Job
+from tandem.jobs.runner import SMALL_BYTES
 from tandem.storage.options import OptionKind, known, of_the_process, variables
 from tandem.storage.paths import split_location
+
+if TYPE_CHECKING:
+    from tandem.jobs.formats import Job
 
 _SCHEMES: Final = ("s3", "gs", "abfss")
 _CREDENTIALS: Final = frozenset({OptionKind.SECRET, OptionKind.KEY_FILE})
@@ -71,6 +74,16 @@ def environment(tenant: Tenant, own: Mapping[str, str]) -> dict[str, str]:
                 found.pop(name, None)
         found |= theirs
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class SmallJobRules:
+    """Which jobs a child does itself: those that read at most `most_bytes`. `bounded`, `trusted`:
+    as of `may_read`."""
+
+    most_bytes: int = SMALL_BYTES
+    bounded: bool = False
+    trusted: bool = False
 
 
 def may_read(job: Job, tenant: Tenant, *, bounded: bool, trusted: bool) -> bool:
