@@ -27,7 +27,7 @@ from tandem.kube.client.resources import (
 )
 from tandem.kube.controllers.ended import EndedController
 from tandem.kube.controllers.spark_jobs import ApplicationCache
-from tandem.kube.runtime.context import Control, OperatorContext, OperatorSettings
+from tandem.kube.runtime.context import OperatorContext, OperatorSettings, ResourceControl
 from tandem.kube.runtime.kopf_internals import without_finalizer
 from tandem.spark.application.port import ApplicationBuilder
 from tandem.spec.common import GROUP, OPERATIONS, VERSION, plural
@@ -46,7 +46,7 @@ _LONGEST_PAUSE_S = 10.0
 
 def register(
     context: OperatorContext,
-    control: Control,
+    control: ResourceControl,
     ended_controller: EndedController,
     applications: ApplicationCache,
     builder: ApplicationBuilder | None,
@@ -154,7 +154,9 @@ def _index_server_controller() -> type[IndexServerController]:
     return IndexServerController
 
 
-async def _clean_up_unattended(context: OperatorContext, control: Control, body: Body) -> None:
+async def _clean_up_unattended(
+    context: OperatorContext, control: ResourceControl, body: Body
+) -> None:
     """Clean up after an operation that was deleted while no operator ran, before kopf removes the
     finalizer: such an operation has no daemon, and kopf does not start one."""
     uid = uid_of(body)

@@ -30,9 +30,9 @@ from tandem.kube.kopf_loop import KopfState, run_kopf
 from tandem.kube.metrics.collectors import CONTENT_TYPE, MeasuredLocks, Metrics
 from tandem.kube.runtime import kopf_internals
 from tandem.kube.runtime.context import (
-    Control,
     OperatorContext,
     OperatorSettings,
+    ResourceControl,
     RunnerFactory,
 )
 from tandem.kube.runtime.leader import Leadership, LockMembers, Restoration
@@ -99,7 +99,7 @@ _SPARK_S = 10.0
 async def run_operator(
     settings: OperatorSettings,
     *,
-    control_factory: Callable[[OperatorContext], Control] | None = None,
+    control_factory: Callable[[OperatorContext], ResourceControl] | None = None,
     stop: asyncio.Event | None = None,
     working: asyncio.Event | None = None,
     runner_factory: RunnerFactory | None = None,

@@ -11,16 +11,16 @@ from tandem.kube.client.resources import Body, CachedResource, key_of
 from tandem.kube.controllers.automation import AutoCompactionController, LogAutomation, RowRetention
 from tandem.kube.controllers.operation import OperationController
 from tandem.kube.controllers.table import TableController
-from tandem.kube.runtime.context import Control, LivingChild, OperatorContext, StopSignal
+from tandem.kube.runtime.context import LivingChild, OperatorContext, ResourceControl, StopSignal
 from tandem.operations.registry import import_kinds
 from tandem.operations.session.options import Interceptor, passthrough
 from tandem.spec.common import OPERATIONS
 
-ControlFactory = Callable[[OperatorContext], Control]
+ControlFactory = Callable[[OperatorContext], ResourceControl]
 
 
 class ControllersHere:
-    """A `Control`.
+    """A `ResourceControl`.
 
     Args:
         interceptor: wraps every effect of every operation.

@@ -198,7 +198,7 @@ class LivingChild(Protocol):
         ...
 
 
-class Control(Protocol):
+class ResourceControl(Protocol):
     """Has resources controlled: `tandem.kube.children.processes`, in child processes. To be used on
     the operator's loop."""
 
@@ -270,7 +270,7 @@ class OperatorContext:
     automatic_slots: OperationSlots
     runner_factory: RunnerFactory
     metrics: Metrics
-    control: Control | None = None
+    control: ResourceControl | None = None
     small_jobs: SmallJobs | None = None
     interceptor: Interceptor | None = None
     automations: Sequence[TableAutomation] = ()
