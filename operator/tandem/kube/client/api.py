@@ -46,7 +46,7 @@ _STRINGS = re.compile(_STRING, re.DOTALL)
 _TOKENS = re.compile(_STRING + rb"|[{}\[\]]", re.DOTALL)
 _BRACKETS = b"{[}]"
 _STEPS = bytes.maketrans(_BRACKETS, b"\x01\x01\xff\xff")
-"""To levels, as signed bytes."""
+"""By how many levels a bracket leads deeper, as signed bytes."""
 _ALL_ELSE = bytes(sorted({*range(256)} - {*_BRACKETS}))
 
 
