@@ -51,5 +51,5 @@ class Stage:
 
 
 def settings_of(cluster: Cluster, *namespaces: str, **changes: Any) -> OperatorSettings:
-    more = {"small_job_bytes": SMALL_BYTES, "in_children": True, **changes}
+    more = {"small_job_bytes": SMALL_BYTES, **changes}
     return quick_settings(cluster, *namespaces, **more)

@@ -36,6 +36,7 @@ from urllib.parse import urlsplit
 
 from cluster_access import once_served
 from support.cluster.api_proxy import read_kubeconfig
+from support.cluster.controllers_here import control_of
 from support.cluster.loop_thread import loop_thread
 from support.cluster.operator_process import Order, operator_settings
 from support.lake.lake import Lake
@@ -392,12 +393,13 @@ class World:
         """An operator in a thread of this process. `in_pod`: if it ends by itself, it is started
         again, as a kubelet does; else that is a failure."""
         settings = operator_settings(self.order(**changes))
+        control = control_of(interceptor, here=clock is not None)
 
         async def main(stop: asyncio.Event, ready: asyncio.Event) -> None:
             while True:
                 try:
                     await run_operator(
-                        settings, interceptor=interceptor, stop=stop, working=ready, clock=clock
+                        settings, control_factory=control, stop=stop, working=ready, clock=clock
                     )
                 except Exception as error:
                     if not in_pod:

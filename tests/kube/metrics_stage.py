@@ -18,9 +18,9 @@ from tandem.kube.tables import status
 from tandem.kube.tables.context import AutoCompactionState, TableContext
 from tandem.kube.tables.status import TableFigures
 from tandem.operations.report.status import conditions
-from tandem.planning.auto.facts import AutoCompactionWait
 from tandem.spec.common import OPERATIONS
 from tandem.spec.status import (
+    AutoCompactionWait,
     OperationStatus,
     Phase,
     TableStatus,
@@ -41,7 +41,7 @@ class Stage:
         self.tables: dict[tuple[str, str], TableContext] = {}
         self.slots = JobSlots(JobLimits(2))
         self.index_servers: dict[tuple[str, str], IndexServerFacts] = {}
-        self.children = None
+        self.control = None
         self.metrics.add(StateCollector(cast(Any, self), lambda: True, self.slots, shown))
 
     @property

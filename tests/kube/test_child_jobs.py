@@ -19,8 +19,8 @@ from support.lake.lake import batch
 from tandem.errors import InvalidSpec, JobRefused, OutOfMemory, Reason, TandemError
 from tandem.jobs.port import JobKey, JobPlace
 from tandem.jobs.runner import SMALL_BYTES, JobRequest
-from tandem.kube.runtime.small_jobs import OperationJobs, SmallJobRules, SmallJobs
-from tandem.kube.runtime.tenants import Tenant
+from tandem.kube.runtime.small_jobs import OperationJobs, SmallJobs
+from tandem.kube.runtime.tenants import SmallJobRules, Tenant
 from tandem.operations.machine.events import Effect, Event, Point
 from tandem.operations.session.file_jobs import FileJobs
 from tandem.operations.session.options import Interceptor, passthrough

@@ -16,8 +16,9 @@ from support.waiting import until
 from tandem.kube.children import child as child_module
 from tandem.kube.children.link import Link, LinkEnded
 from tandem.kube.children.ports import LinkedMetrics
-from tandem.kube.children.process import ChildEnded, ChildProcess, PodMemory, RunEnd, _how
+from tandem.kube.children.process import ChildEnded, ChildProcess, PodMemory, _how
 from tandem.kube.children.processes import ChildProcesses
+from tandem.kube.children.start import RunEnd
 from tandem.kube.client.resources import Body, ResourceCache
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.runtime.context import StopSignal

@@ -28,10 +28,10 @@ from support.waiting import await_that
 from tandem.kube import handlers
 from tandem.kube import operator as operator_module
 from tandem.kube.children import process, processes
-from tandem.kube.children.child import LEAST_MEMORY
 from tandem.kube.children.process import ChildProcess
+from tandem.kube.children.start import LEAST_MEMORY
 from tandem.operations.machine.events import Point
-from tandem.spark.runtime.control import alive
+from tandem.spark.runtime.parent_watch import alive
 from tandem.spec.labels import FINALIZER
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from tandem.kube.runtime.leader import MEMBERS, LockMembers
 from tandem.kube.runtime.slots import Lane
 from tandem.kube.runtime.tenants import Tenant
 from tandem.locks.rules import WHOLE_TABLE, Mode
-from tandem.mergelog.state.log_table import LOG_FOLDER
+from tandem.storage.paths import LOG_FOLDER
 
 # What a child may ask for
 

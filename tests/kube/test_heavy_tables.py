@@ -15,7 +15,7 @@ from support.cluster.operator_thread import (
 )
 from support.jobs import quick_lake
 from support.waiting import await_that
-from tandem.kube.children.child import LEAST_MEMORY
+from tandem.kube.children.start import LEAST_MEMORY
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster
@@ -31,7 +31,7 @@ def test_a_table_that_is_too_large_costs_itself_alone_and_comes_back(
     heavy, small = quick_lake.make(tmp_path / "heavy"), quick_lake.make(tmp_path / "small")
     bomb = heavy.path / f"_delta_log/{heavy.version + 1:020d}.json"
     heavy.log_raw(x=[[]] * 4_000_000)  # 64 bytes each, and 8 for the reference
-    settings = quick_settings(cluster, space.namespace, table_memory=LEAST_MEMORY, in_children=True)
+    settings = quick_settings(cluster, space.namespace, table_memory=LEAST_MEMORY)
     with operating(settings, HeldJobs()):
         space.table("heavy", heavy.location)
         found = space.await_reason(TABLE, "heavy", "TooLarge")

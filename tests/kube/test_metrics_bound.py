@@ -35,8 +35,8 @@ from tandem.operations.machine.events import (
     Point,
     RoundDone,
 )
-from tandem.planning.auto.facts import AutoCompactionWait
 from tandem.spec.status import (
+    AutoCompactionWait,
     OperationResult,
     Phase,
     Plan,

@@ -84,7 +84,7 @@ def test_a_compaction_in_batches_is_one_operation(
     """Of two files each: the table is small, so the default limit is."""
     monkeypatch.setattr("tandem.spec.compaction.DEFAULT_BYTES_PER_COMMIT", 1)
     space, lake = Resources(cluster, cluster.namespace("batches")), quick_lake.make(tmp_path)
-    with operating(quick_settings(cluster, space.namespace, in_children=False), HeldJobs()):
+    with operating(quick_settings(cluster, space.namespace), HeldJobs(), here=True):
         space.table("t", lake.location)
         target = 2 * lake.first_add.size
         space.compaction("batches", "t", type="Major", targetFileSize=target)

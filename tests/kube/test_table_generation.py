@@ -51,8 +51,11 @@ def test_ready_is_not_reported_for_an_unobserved_spec(
     space = Resources(cluster, cluster.namespace("generation"))
     lake = quick_lake.make(tmp_path / "t", 2)
     held = Held(monkeypatch)
-    settings = quick_settings(cluster, space.namespace, in_children=False)
-    with operating(settings, HeldJobs()), recording(cluster, space.namespace) as recorder:
+    settings = quick_settings(cluster, space.namespace)
+    with (
+        operating(settings, HeldJobs(), here=True),
+        recording(cluster, space.namespace) as recorder,
+    ):
         space.table("t", lake.location)
         space.await_reason(TABLE, "t", "Adopted")
         held.armed.set()

@@ -65,9 +65,8 @@ def stage(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             space.namespace,
             kubeconfig=proxy.kubeconfig(folder),
             finalizers=False,
-            in_children=False,
         )
-        with operating(settings, jobs) as operator:
+        with operating(settings, jobs, here=True) as operator:
             yield Stage(space, jobs, proxy, lives, folder, operator)
 
 

@@ -22,7 +22,7 @@ from tandem.kube.children.services import ChildServices
 from tandem.kube.runtime.tenants import Tenant
 from tandem.locks.rules import Mode
 from tandem.locks.store import InProcessLocks, LockStore
-from tandem.mergelog.state.log_table import LOG_FOLDER
+from tandem.storage.paths import LOG_FOLDER
 
 _LOCATIONS = (TABLE, "file:///b", "file:///one", "file:///other")
 

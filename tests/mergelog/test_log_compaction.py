@@ -24,11 +24,12 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import InvalidSpec, StorageError
 from tandem.mergelog.rows import blocks
 from tandem.mergelog.rows.winners import MatchedRows, MergeResult, at_version
-from tandem.mergelog.state.log_table import LOG_FOLDER, state_of
+from tandem.mergelog.state.log_table import state_of
 from tandem.mergelog.upkeep import record_base
 from tandem.operations.machine.events import Point
 from tandem.spec import LakeTable
 from tandem.spec.status import Phase
+from tandem.storage.paths import LOG_FOLDER
 
 # What a LogCompaction reports: its plan, its result, and who took its blocks away.
 

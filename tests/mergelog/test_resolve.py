@@ -14,9 +14,10 @@ from tandem.delta.log.checkpoint_write import write_checkpoint
 from tandem.delta.log.commit import commit_info
 from tandem.delta.log.names import commit_path
 from tandem.errors import BaseHistoryGap, BaseReplaced, DataFileMissing, OutcomeUnknown
-from tandem.mergelog.state.log_table import LOG_FOLDER, state_of
+from tandem.mergelog.state.log_table import state_of
 from tandem.mergelog.state.versions import MERGED
 from tandem.mergelog.upkeep import Resolved, catch_up, resolve
+from tandem.storage.paths import LOG_FOLDER
 
 ROW: Row = (1, "a", None)
 LATER: Row = (2, "b", None)

@@ -161,10 +161,8 @@ def served(toy: None, cluster: Cluster) -> Iterator[Cluster]:
 
 def test_it_runs_by_the_operator(served: Cluster, lake: quick_lake.QuickLake) -> None:
     space = Resources(served, served.namespace("toy"))
-    settings = quick_settings(
-        served, space.namespace, kubeconfig=served.kubeconfig, in_children=False
-    )
-    with operating(settings, HeldJobs()):
+    settings = quick_settings(served, space.namespace, kubeconfig=served.kubeconfig)
+    with operating(settings, HeldJobs(), here=True):
         space.table("t", lake.location)
         spec = {"tableRef": {"name": "t"}, "rows": lake.source(SEEDED).as_uri()}
         space.create("TableSeed", "seed", spec)

@@ -27,16 +27,12 @@ from tandem.planning.auto.child_compactions import (
     LOG_MERGE_LINE,
     ChildCompaction,
 )
-from tandem.planning.auto.facts import (
-    AutoCompactionDecision,
-    AutoCompactionWait,
-    ChildState,
-    backoff_ms,
-)
+from tandem.planning.auto.facts import AutoCompactionDecision, ChildState, backoff_ms
 from tandem.planning.auto.log import decide_log
 from tandem.spec.loader import parse
 from tandem.spec.log_compaction import MergeOnRead
 from tandem.spec.resources import API_VERSION
+from tandem.spec.status import AutoCompactionWait
 
 SIZE = 100
 

@@ -28,12 +28,12 @@ from tandem.delta.actions import AddFile, Commit, DeletionVector
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.names import commit_path
 from tandem.errors import ObjectNotFound, Reason
-from tandem.mergelog.state.log_table import LOG_FOLDER
 from tandem.mergelog.state.versions import BASE
 from tandem.operations.attempt import paths
 from tandem.reconcile.classify import classify
 from tandem.reconcile.model import ChangeKind
 from tandem.spec.common import Mode
+from tandem.storage.paths import LOG_FOLDER
 from tandem.timeline.segments import segment_name
 
 __all__ = ["Checker", "Violation"]

@@ -55,13 +55,13 @@ from tandem.jobs.formats import (
 )
 from tandem.jobs.results import JobFailure, JobResult, OutputFile
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
-from tandem.mergelog.state.log_table import LOG_FOLDER
 from tandem.operations.rounds import SmallRoundResult
 from tandem.rowmap import binary_format
 from tandem.rowmap.rowmap import RowMapBuilder, RowMapIdentity
 from tandem.spark.jobs.edits import edit_round, maker_of
 from tandem.spark.runtime.control import Control, translate
 from tandem.spark.runtime.row_files import MATCHES
+from tandem.storage.paths import LOG_FOLDER
 from tandem.storage.rooted import Subfolder
 from tandem.storage.store import Store
 

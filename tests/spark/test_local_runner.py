@@ -23,8 +23,8 @@ from tandem.errors import SparkMissing
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
 from tandem.spark.launch import local
 from tandem.spark.launch.local import LocalRunner
-from tandem.spark.runtime import control, session
-from tandem.spark.runtime.control import alive
+from tandem.spark.runtime import session
+from tandem.spark.runtime.parent_watch import PARENT, alive
 from tandem.spark.runtime.session import PACKAGE
 
 WITHIN_SECONDS = 100.0
@@ -32,7 +32,7 @@ WITHIN_SECONDS = 100.0
 APP = """
 import json, os, signal, subprocess, sys
 from pathlib import Path
-from tandem.spark.runtime.control import watch_parent
+from tandem.spark.runtime.parent_watch import watch_parent
 
 words = [word for word in sys.argv if word != "--request"]
 folder = Path(words[words.index("--spec") + 1])
@@ -242,7 +242,7 @@ def test_a_job_whose_engine_was_gone_before_it_looked_ends_too(home: Path) -> No
     gone.wait()
     job = subprocess.Popen(
         [sys.executable, str(home / "apps" / "app.py"), "--spec", str(home)],
-        env={**with_package(), control.PARENT: str(gone.pid)},
+        env={**with_package(), PARENT: str(gone.pid)},
         start_new_session=True,
     )
     assert job.wait(WITHIN_SECONDS) == -signal.SIGKILL

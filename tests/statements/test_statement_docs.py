@@ -9,7 +9,8 @@ import pytest
 
 from support.statements.rows import SCHEMA
 from tandem.errors import InvalidStatement
-from tandem.statements import SPARK_SESSION_CONF, coercion, parse_expression
+from tandem.spark.runtime.session import session_conf
+from tandem.statements import coercion, parse_expression
 from tandem.statements.parsing.functions import ALIASES, FUNCTIONS, KINDS
 from tandem.statements.types import CAST_NAMES
 
@@ -44,7 +45,7 @@ def test_the_page_lists_the_functions() -> None:
 def test_the_page_lists_types_limits_and_settings() -> None:
     for name in (*CAST_NAMES, "decimal(p, s)"):
         assert f"`{name}`" in PAGE
-    for key, value in SPARK_SESSION_CONF.items():
+    for key, value in session_conf().items():
         assert f"`{key}={value}`" in PAGE
     for limit in (coercion.MAX_TEXT, coercion.MAX_NODES, coercion.MAX_NESTING, coercion.MAX_DEPTH,
                   coercion.MAX_IN_LIST, coercion.MAX_STRING, coercion.MAX_PATTERN):  # fmt: skip

@@ -7,6 +7,7 @@ same process. The truth about success is the result file, never the state report
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -33,6 +34,14 @@ class JobPhase(StrEnum):
     FAILED = "Failed"
     UNKNOWN = "Unknown"  # not started by this runner, or forgotten
 
+
+OUT_OF_MEMORY = re.compile(
+    r"OOMKilled|OutOfMemoryError|\bMemoryError\b|ArrowMemoryError"
+    r"|exit code:? 137\b|exited with code 137\b|code 52\b.*OOM",
+    re.IGNORECASE,
+)
+"""Messages about a driver, an executor or a Python worker that ran out of memory: of Java, of
+Python, of Arrow, and of Spark's Kubernetes backend about a lost executor."""
 
 LOST = frozenset({JobPhase.ENDED, JobPhase.FAILED, JobPhase.UNKNOWN})
 """Of a job in these phases no further result comes."""

@@ -26,10 +26,8 @@ from tandem.kube.client.resources import (
     uid_of,
 )
 from tandem.kube.controllers.ended import EndedController
-from tandem.kube.controllers.operation import OperationController
 from tandem.kube.controllers.spark_jobs import ApplicationCache
-from tandem.kube.controllers.table import TableController
-from tandem.kube.runtime.context import OperatorContext, OperatorSettings
+from tandem.kube.runtime.context import OperatorContext, OperatorSettings, ResourceControl
 from tandem.kube.runtime.kopf_internals import without_finalizer
 from tandem.spark.application.port import ApplicationBuilder
 from tandem.spec.common import GROUP, OPERATIONS, VERSION, plural
@@ -48,6 +46,7 @@ _LONGEST_PAUSE_S = 10.0
 
 def register(
     context: OperatorContext,
+    control: ResourceControl,
     ended_controller: EndedController,
     applications: ApplicationCache,
     builder: ApplicationBuilder | None,
@@ -55,6 +54,7 @@ def register(
     """All handlers of one operator.
 
     Args:
+        control: has LakeTables and operations controlled.
         builder: of the Spark operator's resources; None if jobs run in another way. Then there are
             no index servers.
     """
@@ -63,37 +63,25 @@ def register(
 
     async def observe(event: Any, **_: Any) -> None:
         body: Body = event["object"]
-        uid, children = uid_of(body), context.children
+        uid = uid_of(body)
         if event["type"] == "DELETED":
             context.removed(uid)
             context.cancelled.discard(uid)
-            if children is not None:
-                children.remove(uid, key_of(body)[1])
+            control.remove(uid, key_of(body)[1])
             return
         summary = context.resource_cache.update(body)
-        if children is not None:
-            children.put(summary)
+        control.put(summary)
         ended_controller.note(summary)
         if summary.kind in OPERATIONS and is_deleting(body):
-            await _clean_up_unattended(context, body)
+            await _clean_up_unattended(context, control, body)
 
     for kind in KINDS:
         kopf.on.event(GROUP, VERSION, plural(kind), registry=registry, id="observe")(observe)
 
-    async def control_operation(body: Any, stopped: Any, **_: Any) -> None:
+    async def control_resource(body: Any, stopped: Any, **_: Any) -> None:
         raw = context.resource_cache.body(uid_of(body))
-        if raw is not None and context.children is not None:
-            await context.children.run(raw, stopped)
-        elif raw is not None:
-            await OperationController(context, raw).run(stopped)
-        await stopped.wait()
-
-    async def control_table(body: Any, stopped: Any, **_: Any) -> None:
-        raw = context.resource_cache.body(uid_of(body))
-        if raw is not None and context.children is not None:
-            await context.children.run(raw, stopped)
-        elif raw is not None:
-            await TableController(context, raw).run(stopped)
+        if raw is not None:
+            await control.run(raw, stopped)
         await stopped.wait()
 
     def is_there(body: Body) -> bool:
@@ -114,7 +102,7 @@ def register(
             id="control_operation",
             when=lambda body, **_: is_there(body) and is_active(body),
             **options,
-        )(control_operation)
+        )(control_resource)
     kopf.daemon(
         GROUP,
         VERSION,
@@ -122,7 +110,7 @@ def register(
         id="control_table",
         when=lambda body, **_: is_there(body),
         **options,
-    )(control_table)
+    )(control_resource)
     without_finalizer(registry, {"control_table"})
     if not context.settings.finalizers:
         without_finalizer(registry, {"control_operation"})
@@ -166,7 +154,9 @@ def _index_server_controller() -> type[IndexServerController]:
     return IndexServerController
 
 
-async def _clean_up_unattended(context: OperatorContext, body: Body) -> None:
+async def _clean_up_unattended(
+    context: OperatorContext, control: ResourceControl, body: Body
+) -> None:
     """Clean up after an operation that was deleted while no operator ran, before kopf removes the
     finalizer: such an operation has no daemon, and kopf does not start one."""
     uid = uid_of(body)
@@ -176,10 +166,7 @@ async def _clean_up_unattended(context: OperatorContext, body: Body) -> None:
         return
     try:
         async with asyncio.timeout(context.settings.cancel_s):
-            if context.children is not None:
-                await context.children.clean_up(body)
-            else:
-                await OperationController(context, body).clean_up()
+            await control.clean_up(body)
     except TimeoutError:
         kind, namespace, name = key_of(body)
         _log.warning("released without a clean-up", kind=kind, namespace=namespace, name=name)

@@ -20,25 +20,27 @@ from aiohttp import web
 from tandem import __version__
 from tandem.jobs.runner import JobRunner
 from tandem.kube import handlers
-from tandem.kube.children.child import LEAST_MEMORY
 from tandem.kube.children.processes import ChildProcesses
+from tandem.kube.children.start import LEAST_MEMORY
 from tandem.kube.client.api import Api, ApiError
 from tandem.kube.client.resources import Body, ResourceCache, uid_of
-from tandem.kube.controllers.automation import AutoCompactionController, LogAutomation, RowRetention
 from tandem.kube.controllers.ended import EndedController
 from tandem.kube.controllers.spark_jobs import ApplicationCache, ApplicationRunner
 from tandem.kube.kopf_loop import KopfState, run_kopf
 from tandem.kube.metrics.collectors import CONTENT_TYPE, MeasuredLocks, Metrics
 from tandem.kube.runtime import kopf_internals
-from tandem.kube.runtime.context import OperatorContext, OperatorSettings, RunnerFactory
+from tandem.kube.runtime.context import (
+    OperatorContext,
+    OperatorSettings,
+    ResourceControl,
+    RunnerFactory,
+)
 from tandem.kube.runtime.leader import Leadership, LockMembers, Restoration
 from tandem.kube.runtime.slots import AutomaticSlots, JobSlots
 from tandem.kube.runtime.threads import TableThreads
 from tandem.kube.state_metrics import StateCollector
 from tandem.locks.store import InProcessLocks, LockStore
 from tandem.operations.ports import Clock, SystemClock, SystemNonces
-from tandem.operations.registry import import_kinds
-from tandem.operations.session.options import Interceptor, passthrough
 from tandem.spark.application.manifest import KubeflowApplications
 from tandem.spark.application.port import ApplicationBuilder, JobOwner, JobPlacement
 from tandem.spec.common import GROUP, VERSION, plural
@@ -97,7 +99,7 @@ _SPARK_S = 10.0
 async def run_operator(
     settings: OperatorSettings,
     *,
-    interceptor: Interceptor = passthrough,
+    control_factory: Callable[[OperatorContext], ResourceControl] | None = None,
     stop: asyncio.Event | None = None,
     working: asyncio.Event | None = None,
     runner_factory: RunnerFactory | None = None,
@@ -108,8 +110,7 @@ async def run_operator(
     next operator takes them over.
 
     Args:
-        interceptor: wraps every effect of every operation; for tests. The controllers run in this
-            process then, as they do with a clock.
+        control_factory: has resources controlled in another way than by child processes.
         working: set once it leads and works.
         runner_factory: runs jobs in another way than as SparkApplications.
         clock: a clock instead of the machine's.
@@ -125,8 +126,6 @@ async def run_operator(
     kopf_internals.read_lean_json()
     kopf_internals.compare_only_finalizers()
     kopf_internals.note_watches()
-    import_kinds()
-    in_children = settings.in_children and interceptor is passthrough and clock is None
     clock, nonces = clock or SystemClock(), SystemNonces()
     metrics = Metrics()
     table_threads = TableThreads()
@@ -163,22 +162,17 @@ async def run_operator(
                 metrics=metrics,
                 runner_factory=runner_factory
                 or _spark_applications(api, loop, builder, applications),
-                interceptor=interceptor,
                 may_write=lambda: leadership.leads,
             )
-            context.automations = (
-                AutoCompactionController(context),
-                LogAutomation(context),
-                RowRetention(context),
-            )
-            children = None
-            if in_children:
+            if control_factory is not None:
+                control = control_factory(context)
+            else:
                 memory = settings.table_memory
                 most = None if memory is None else max(memory, LEAST_MEMORY)
-                children = ChildProcesses(context, memory=most, configure=configure_child)
-                context.children = children
-                watching = asyncio.create_task(children.watch(), name="watch the children")
-                at_end.callback(watching.cancel)
+                control = ChildProcesses(context, memory=most, configure=configure_child)
+            context.control = control
+            watching = asyncio.create_task(control.watch(), name="watch the children")
+            at_end.callback(watching.cancel)
             metrics.add(
                 StateCollector(context, lambda: leadership.leads, slots, settings.table_metrics)
             )
@@ -195,7 +189,7 @@ async def run_operator(
                     "kopf": kopf_state.phase,
                     "resources": len(resource_cache),
                     "jobs": slots.taken,
-                    "children": 0 if children is None else len(children.living()),
+                    "children": len(control.living()),
                 }
 
             async with serve_health(
@@ -208,8 +202,7 @@ async def run_operator(
                 try:
                     if not await _unless(stop, leadership.win()):
                         return
-                    if children is not None:
-                        children.prepare()
+                    control.prepare()
                     again = True
                     while again:
                         # Before each run of kopf: a watch also dies when its kind is removed.
@@ -223,7 +216,9 @@ async def run_operator(
                         again = await run_kopf(
                             settings,
                             handlers.kopf_settings(settings, spark),
-                            handlers.register(context, ended_controller, applications, spark),
+                            handlers.register(
+                                context, control, ended_controller, applications, spark
+                            ),
                             leadership,
                             ended_controller,
                             restoration,
@@ -233,11 +228,9 @@ async def run_operator(
                             later,
                         )
                         resource_cache.clear()
-                        if children is not None:
-                            children.clear()
+                        control.clear()
                 finally:
-                    if children is not None:
-                        await children.close()
+                    await control.close()
                     await leadership.resign()
     finally:
         lagging.cancel()

@@ -78,8 +78,8 @@ class StateCollector(Collector):
         yield _one(families.JOBS_LIMIT, slots.limits.total)
         yield _one(families.JOBS_RUNNING, slots.taken)
         yield _one(families.JOBS_WAITING, slots.waiting)
-        children = self._context.children
-        living = [] if children is None else children.living()
+        control = self._context.control
+        living = [] if control is None else control.living()
         yield _one(families.CHILD_PROCESSES, len(living))
         yield _one(families.SMALL_JOBS, sum(child.small_jobs for child in living))
 

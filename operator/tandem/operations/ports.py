@@ -16,11 +16,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from tandem.jobs.port import Jobs
 from tandem.locks.store import InProcessLocks, LockStore
-from tandem.operations.rounds import SmallRounds
+
+if TYPE_CHECKING:  # the operator has clocks and processes of here, and no table
+    from tandem.jobs.port import Jobs
+    from tandem.operations.rounds import SmallRounds
 
 
 class Clock(Protocol):

@@ -6,13 +6,19 @@ printed.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-# What all statuses have in common: phase and conditions.
+# What all statuses have in common: times, phase and conditions.
+
+
+def rfc3339(ms: int) -> str:
+    """Unix milliseconds as Kubernetes writes times."""
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class StatusModel(BaseModel):
@@ -426,6 +432,19 @@ class NextRun(StatusModel):
     """Times up to this one have been handled."""
     next_time: str | None = None
     """When it is due next; absent if never."""
+
+
+class AutoCompactionWait(StrEnum):
+    """What automatic compaction waits for, in one word, as metrics say it."""
+
+    NOTHING = "Nothing"  # one is started now
+    NOT_DUE = "NotDue"  # nothing is compactible, and no schedule is due
+    AT_WORK = "AtWork"
+    AFTER_FAILURE = "AfterFailure"
+    INTERVAL = "MinInterval"
+    WINDOW = "MaintenanceWindow"
+    SLOTS = "AutomaticSlots"  # as many automatic jobs run as may
+    REFUSED = "Refused"  # it cannot be planned, or not be created
 
 
 class NextCompaction(StatusModel):

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 from tandem.exports import exports
 
 if TYPE_CHECKING:
-    from tandem.statements.coercion import SPARK_SESSION_CONF
     from tandem.statements.generate import to_spark_sql
     from tandem.statements.statement import (
         Assignment,
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from tandem.statements.types import Schema
 
 __all__ = [
-    "SPARK_SESSION_CONF",
     "Assignment",
     "Schema",
     "Statement",
@@ -45,7 +43,6 @@ __all__ = [
 __getattr__ = exports(
     __name__,
     {
-        "SPARK_SESSION_CONF": "coercion",
         "to_spark_sql": "generate",
         "Assignment": "statement",
         "Statement": "statement",

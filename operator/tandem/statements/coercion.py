@@ -34,40 +34,10 @@ from tandem.statements.types import (
     decimal,
 )
 
-# The dialect in which statements are written and evaluated: Spark 4.2 SQL, ANSI mode.
-#
-# Everything that determines the *meaning* of a text is pinned here: the settings of the session
-# that evaluates it, the limits on its size, and the words with a special meaning. Under other
-# settings a canonical text may have another result, so the session builder must use
-# `SPARK_SESSION_CONF` unchanged and let no user setting override it.
+# The dialect in which statements are written: Spark 4.2 SQL, ANSI mode. Here are the limits on the
+# size of a text, and the words with a special meaning; the settings of the session that evaluates
+# it are in `tandem.spark.runtime.session`.
 
-
-SPARK_SESSION_CONF: Final[dict[str, str]] = {
-    # Division by zero, overflow and bad casts raise; string = int casts the string.
-    "spark.sql.ansi.enabled": "true",
-    "spark.sql.storeAssignmentPolicy": "ANSI",
-    # `date` and `user` are good column names; we quote every name anyway.
-    "spark.sql.ansi.enforceReservedKeywords": "false",
-    "spark.sql.ansi.doubleQuotedIdentifiers": "false",
-    "spark.sql.caseSensitive": "false",
-    # Timestamps without a zone, dates of instants: one result wherever the job runs.
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.timestampType": "TIMESTAMP_LTZ",
-    "spark.sql.datetime.java8API.enabled": "false",
-    "spark.sql.legacy.timeParserPolicy": "CORRECTED",
-    # How literals are parsed; see generate.py.
-    "spark.sql.parser.escapedStringLiterals": "false",
-    "spark.sql.legacy.consecutiveStringLiterals.enabled": "false",
-    "spark.sql.legacy.exponentLiteralAsDecimal.enabled": "false",
-    "spark.sql.legacy.literal.pickMinimumPrecision": "true",
-    "spark.sql.decimalOperations.allowPrecisionLoss": "true",
-    "spark.sql.parser.quotedRegexColumnNames": "false",
-    # Otherwise `${env:HOME}` inside a string literal is replaced before parsing.
-    "spark.sql.variable.substitute": "false",
-    # Defence in depth: text.`/etc/passwd` is not a table.
-    "spark.sql.runSQLOnFiles": "false",
-}
-"""Settings that every session that evaluates a statement must have unchanged."""
 
 MAX_TEXT: Final = 16_384
 """Maximum characters of one expression."""

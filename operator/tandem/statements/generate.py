@@ -16,7 +16,7 @@ from tandem.statements.types import sql_name
 
 
 def to_spark_sql(node: Expr) -> str:
-    """The canonical text of a tree, for a session with dialect.SPARK_SESSION_CONF."""
+    """The canonical text of a tree, for a session with the settings of `session_conf`."""
     match node:
         case tree.Literal():
             return _literal(node)

@@ -18,8 +18,23 @@ a connection to a store by other means.
     probe              whether a store has put-if-absent
 """
 
-from tandem.storage.probe import probe_put_if_absent
-from tandem.storage.rooted import open_store
-from tandem.storage.store import ObjectInfo, Store
+from typing import TYPE_CHECKING
+
+from tandem.exports import exports
+
+if TYPE_CHECKING:
+    from tandem.storage.probe import probe_put_if_absent
+    from tandem.storage.rooted import open_store
+    from tandem.storage.store import ObjectInfo, Store
 
 __all__ = ["ObjectInfo", "Store", "open_store", "probe_put_if_absent"]
+
+__getattr__ = exports(
+    __name__,
+    {
+        "ObjectInfo": "store",
+        "Store": "store",
+        "open_store": "rooted",
+        "probe_put_if_absent": "probe",
+    },
+)

@@ -23,6 +23,8 @@ from urllib.parse import quote, unquote
 from tandem.errors import InvalidSpec, LocationNotAllowed
 from tandem.remedies import CLONE_SOURCE
 
+LOG_FOLDER: Final = "_tandem/log"
+"""The log of blocks of a merge-on-read table, below the table's root."""
 SCHEMES = ("file", "s3", "gs", "abfss")
 # Other spellings of the same stores, which occur in logs and in configuration files.
 _ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}

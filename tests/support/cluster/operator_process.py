@@ -4,7 +4,8 @@
 A starter imports the operator once and then forks: each order becomes a process (pid, memory,
 connections, leases) in a few milliseconds, and many live at once. What dies is a real process
 by a real SIGKILL, before or after an effect of the engine; what is stopped by SIGSTOP renews no
-lease. The product has no branch for tests: all of it goes through `run_operator(interceptor=…)`.
+lease. The product has no branch for tests: all of it goes through a
+`control_factory` of `run_operator`.
 
     with starter(folder) as operators:
         killed = operators.start(Order(…, blows=(Blow(Point.PUT_COMMIT),)))
@@ -35,6 +36,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from support.cluster.controllers_here import control_of
 from support.jobs.quick_jobs import QuickJobs
 from tandem.errors import OutcomeUnknown
 from tandem.kube.dev.controller import DevSettings, run_dev
@@ -43,7 +45,6 @@ from tandem.kube.runtime.context import OperatorSettings
 from tandem.locks.etcd.store import EtcdSettings
 from tandem.operations.machine.events import Effect, Event
 from tandem.operations.registry import import_kinds
-from tandem.operations.session.options import Interceptor, passthrough
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 LIMIT_S = 120.0
@@ -285,9 +286,9 @@ async def _live(order: Order, tell: Callable[..., None]) -> None:
     try:
         if order.role == "operator":
             # Without blows the controllers are in child processes, which none could strike.
-            interceptor: Interceptor = striker.interceptor if order.blows else passthrough
+            control = control_of(striker.interceptor) if order.blows else None
             await run_operator(
-                operator_settings(order), interceptor=interceptor, stop=stop, working=ready
+                operator_settings(order), control_factory=control, stop=stop, working=ready
             )
         else:
             jobs = QuickJobs(hook=lambda where: striker.at(f"job:{where}", after=False))

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from support.cluster.controllers_here import control_of
 from support.jobs.quick_jobs import QuickJobs
 from support.waiting import LIMIT_S, await_that
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
@@ -256,6 +257,7 @@ class Operator:
         interceptor: Interceptor,
         clock: Clock | None = None,
         *,
+        here: bool = False,
         spark: bool = False,
         configure_child: Callable[[], None] | None = None,
     ) -> None:
@@ -264,7 +266,7 @@ class Operator:
         self._configure_child = configure_child
         self._clock = clock
         self._jobs = jobs
-        self._interceptor = interceptor
+        self._control = control_of(interceptor, here=here or clock is not None)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
         self._launched = threading.Event()
@@ -325,7 +327,7 @@ class Operator:
         try:
             await run_operator(
                 self.settings,
-                interceptor=self._interceptor,
+                control_factory=self._control,
                 stop=self._stop,
                 working=ready,
                 runner_factory=None if self._spark else lambda *_: self._jobs,
@@ -365,13 +367,21 @@ def operating(
     interceptor: Interceptor = passthrough,
     clock: Clock | None = None,
     *,
+    here: bool = False,
     spark: bool = False,
     configure_child: Callable[[], None] | None = None,
 ) -> Iterator[Operator]:
-    """An operator for the length of the block. With `spark`, its jobs are SparkApplications.
+    """An operator for the length of the block. With an interceptor or a clock, or `here`, its
+    controllers are in this process. With `spark`, its jobs are SparkApplications.
     `configure_child`: called in each child as it begins; to be pickled."""
     operator = Operator(
-        settings, jobs, interceptor, clock, spark=spark, configure_child=configure_child
+        settings,
+        jobs,
+        interceptor,
+        clock,
+        here=here,
+        spark=spark,
+        configure_child=configure_child,
     ).start()
     try:
         yield operator

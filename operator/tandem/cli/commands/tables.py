@@ -323,7 +323,7 @@ def _print_cleaned(cleaned: CleaningResult, rules: CleaningRules, *, dry_run: bo
 
 def clean_summary(cleaned: CleaningResult, *, dry_run: bool) -> str:
     """`Removed 3 files, 1.2 MiB: 3 …`"""
-    from tandem.mergelog.state.log_table import LOG_FOLDER
+    from tandem.storage.paths import LOG_FOLDER
 
     verb = "would remove" if dry_run else "removed"
     counts = Counter(each.why.value for each in cleaned.garbage)

@@ -31,6 +31,7 @@ from tandem.spec import Operation, load_all
 from tandem.spec.common import API_VERSION, OPERATIONS, LockMode, Mode
 from tandem.spec.labels import PLAN_LABEL
 from tandem.spec.status import ENDED, LOG_INSTANT, MERGES_LOG, PLANNED_ONLY, WHOLE_LOG, Phase, Plan
+from tandem.storage.paths import LOG_FOLDER
 
 # The dry-run copy of an operation, and the operations that a plan would conflict with. Pure.
 #
@@ -86,8 +87,6 @@ def expected(
         return _expected_of_log(kind, plan, locks, itself)
     wanted = set(map(str, plan.get("segments") or ()))
     if MERGES_LOG in (plan.get("locks") or ()):
-        from tandem.mergelog.state.log_table import LOG_FOLDER  # a slow import
-
         wanted.add(LOG_FOLDER)
     named = {name for name in wanted if not CUT.fullmatch(name)}
     held = tuple(map(str, plan.get("locks") or ()))

@@ -14,7 +14,7 @@ import resource
 import signal
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
@@ -32,15 +32,15 @@ from tandem.kube.children.ports import (
     LinkedRunner,
     LinkedSlots,
 )
-from tandem.kube.children.process import RunEnd
+from tandem.kube.children.start import ChildSettings, RunEnd
 from tandem.kube.client.events import events_go_to, traceback_of
 from tandem.kube.client.resources import Body, CachedResource, ResourceCache, uid_of
 from tandem.kube.controllers.automation import AutoCompactionController, LogAutomation, RowRetention
 from tandem.kube.controllers.operation import OperationController
 from tandem.kube.controllers.table import TableController
-from tandem.kube.runtime.context import OperatorContext, OperatorSettings
+from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.runtime.leader import LockMembers
-from tandem.kube.runtime.small_jobs import SmallJobRules, SmallJobs
+from tandem.kube.runtime.small_jobs import SmallJobs
 from tandem.kube.runtime.tenants import Tenant, environment
 from tandem.kube.runtime.threads import AtWork, TableThreads
 from tandem.operations.ports import SystemClock, SystemNonces
@@ -51,32 +51,9 @@ from tandem.spec.resources import Operation
 from tandem.spec.table import LakeTable
 
 _log = structlog.get_logger("tandem.kube.children")
-LEAST_MEMORY: Final = 256 << 20
-"""The least bound under which a child does anything: it begins with two thirds of it."""
 _STACK: Final = 2 << 20
 """Of a thread. The usual eight megabytes count against the bound also where they are not used: a
 dozen threads would take half of the least one."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChildSettings:
-    """What a child is made with.
-
-    Args:
-        operator: without what is only the operator's own, such as the password of etcd.
-        tenant: whose child it is; its Secret is read later.
-        member: the child's name and nonce among those that hold claims, as of `LockMembers`.
-        memory: how many bytes the process may have, None for any number.
-        rules: which jobs it does itself; None for no job.
-        configure: called first.
-    """
-
-    operator: OperatorSettings
-    tenant: Tenant
-    member: tuple[str, str]
-    memory: int | None
-    rules: SmallJobRules | None
-    configure: Callable[[], None] | None
 
 
 def main(own: socket.socket, settings: ChildSettings, environ: Mapping[str, str]) -> None:

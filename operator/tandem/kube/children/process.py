@@ -7,7 +7,6 @@ import contextlib
 import os
 import time
 from dataclasses import dataclass
-from enum import StrEnum
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from signal import SIGKILL, Signals
@@ -15,10 +14,11 @@ from typing import Final
 
 from tandem.kube.children.link import LinkEnded
 from tandem.kube.children.services import ChildServices
+from tandem.kube.children.start import RunEnd
 from tandem.kube.client.resources import Body, uid_of
 from tandem.kube.runtime.tenants import TenantKey
 from tandem.kube.runtime.threads import AtWork
-from tandem.spark.runtime.control import alive
+from tandem.spark.runtime.parent_watch import alive
 
 ANSWER_S: Final = 60.0
 """How long a child's loop may take to answer: it computes nothing itself."""
@@ -30,16 +30,6 @@ server, which is its parent, has ended."""
 
 class ChildEnded(Exception):
     """The child has ended; the message says how."""
-
-
-class RunEnd(StrEnum):
-    """How the controller of a resource has ended."""
-
-    OVER = "over"
-    LEFT = "left"
-    """It leaves the resource to the next one."""
-    FAILED = "failed"
-    """By a bug, which the child has logged."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,11 +26,11 @@ import structlog
 from kopf import DaemonStoppingReason
 
 from tandem.errors import InvalidSpec, LocksUnavailable, Reason
-from tandem.kube.children import child as child_process
-from tandem.kube.children.child import ChildSettings
 from tandem.kube.children.link import LONGEST_OF_CHILD, TASK
-from tandem.kube.children.process import ChildEnded, ChildProcess, PodMemory, RunEnd
+from tandem.kube.children.process import ChildEnded, ChildProcess, PodMemory
 from tandem.kube.children.services import ChildServices
+from tandem.kube.children.start import ChildSettings, RunEnd
+from tandem.kube.children.start import start as start_child
 from tandem.kube.client.api import ApiError
 from tandem.kube.client.resources import (
     TABLE_KIND,
@@ -319,7 +319,7 @@ class ChildProcesses:
                 undo.enter_context(ours)
                 with theirs:
                     process = self._forks.Process(
-                        target=child_process.main,
+                        target=start_child,
                         args=(theirs, settings, environment(tenant, self._own)),
                         name=f"tandem-{key.namespace}",
                         daemon=True,

@@ -33,11 +33,11 @@ from tandem.kube.runtime.tenants import Tenant
 from tandem.kube.tables.status import TableFigures
 from tandem.locks.rules import Granted, Waiting
 from tandem.locks.store import LockStore
-from tandem.mergelog.state.log_table import LOG_FOLDER
 from tandem.spec.common import GROUP, OPERATIONS, VERSION, plural
 from tandem.spec.loader import parse
 from tandem.spec.resources import Operation
 from tandem.spec.table import LakeTable
+from tandem.storage.paths import LOG_FOLDER
 
 _T = TypeVar("_T")
 _VERBS: Final = frozenset({"GET", "POST", "PATCH", "DELETE"})

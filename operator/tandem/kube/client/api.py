@@ -12,12 +12,12 @@ import random
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
 import aiohttp
-import numpy as np
 from kubernetes.aio.config import ConfigException
 
 from tandem.errors import AccessDenied, InvalidSpec
@@ -44,7 +44,9 @@ CUT: Final = "(cut off: nested too deeply)"
 _STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
 _STRINGS = re.compile(_STRING, re.DOTALL)
 _TOKENS = re.compile(_STRING + rb"|[{}\[\]]", re.DOTALL)
-_OPEN, _BRACKETS = b"{[", b"{}[]"
+_BRACKETS = b"{[}]"
+_STEPS = bytes.maketrans(_BRACKETS, b"\x01\x01\xff\xff")
+"""By how many levels a bracket leads deeper, as signed bytes."""
 _ALL_ELSE = bytes(sorted({*range(256)} - {*_BRACKETS}))
 
 
@@ -57,9 +59,8 @@ def loads(text: str | bytes, most: int = MOST_LEVELS) -> Any:
 
 
 def _levels(data: bytes) -> int:
-    brackets = np.frombuffer(_STRINGS.sub(b"", data).translate(None, _ALL_ELSE), np.uint8)
-    opens = (brackets == _OPEN[0]) | (brackets == _OPEN[1])
-    return int(np.cumsum(np.where(opens, 1, -1)).max(initial=0))
+    steps = _STRINGS.sub(b"", data).translate(_STEPS, _ALL_ELSE)
+    return max(accumulate(memoryview(steps).cast("b")), default=0)
 
 
 def _cut(data: bytes, most: int) -> bytes:

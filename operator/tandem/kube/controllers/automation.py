@@ -30,13 +30,14 @@ from tandem.operations.tables.auto_compaction import (
 from tandem.operations.tables.log_status import is_automatic, log_status, next_log_action
 from tandem.planning.auto.child_compactions import LOG_LINES, RETENTION_LINE, TableId
 from tandem.planning.auto.decide import decide
-from tandem.planning.auto.facts import AutoCompactionDecision, AutoCompactionWait, ChildState
+from tandem.planning.auto.facts import AutoCompactionDecision, ChildState
 from tandem.planning.auto.log import decide_log
 from tandem.spec.common import OPERATIONS
 from tandem.spec.compaction import CompactionType, TableCompaction
 from tandem.spec.log_compaction import LogCompaction, MergeOnRead
 from tandem.spec.replace import TableReplace
 from tandem.spec.status import (
+    AutoCompactionWait,
     LogStatus,
     NextCompaction,
     NextDrop,

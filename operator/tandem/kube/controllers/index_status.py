@@ -11,7 +11,6 @@ from tandem.index.server.messages import CacheAnswer, HeldShard, HeldTable
 from tandem.kube.client.resources import Body, is_deleting, status_of
 from tandem.kube.tables.location_policy import LocationPolicy
 from tandem.kube.tables.status import LASTING
-from tandem.operations.report.status import rfc3339
 from tandem.spec.index import IndexServer, TableSelection
 from tandem.spec.loader import parse
 from tandem.spec.status import (
@@ -23,6 +22,7 @@ from tandem.spec.status import (
     ServerCache,
     ServerExecutors,
     UnservedTable,
+    rfc3339,
 )
 from tandem.spec.table import LakeTable
 

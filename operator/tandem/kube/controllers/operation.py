@@ -43,6 +43,7 @@ from tandem.operations.machine.events import StopRequest
 from tandem.operations.model import Table
 from tandem.operations.ports import Ports
 from tandem.operations.session.file_jobs import FileJobs
+from tandem.operations.session.options import passthrough
 from tandem.operations.session.session import Session
 from tandem.spec.loader import parse
 from tandem.spec.resources import Operation
@@ -358,7 +359,7 @@ class OperationController:
             lock_wait_s=0,
             deadline_s=context.settings.deadline_s or None,
             interceptor=InstrumentedInterceptor(
-                context.metrics, self._log_context, context.interceptor
+                context.metrics, self._log_context, context.interceptor or passthrough
             ),
         )
         started_ms = None if retry else self._reporter.started_ms

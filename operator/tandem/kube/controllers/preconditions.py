@@ -12,6 +12,7 @@ import structlog
 from tandem.errors import Reason, TandemError
 from tandem.kube.client.api import ApiError
 from tandem.kube.client.resources import TABLE_KIND, path, spec_of, uid_of
+from tandem.kube.controllers.table import new_table
 from tandem.kube.runtime.context import OperatorContext
 from tandem.operations.model import Table
 from tandem.spec.common import ResourceKey
@@ -116,7 +117,7 @@ async def table_for_cleaning(context: OperatorContext, resource: Operation) -> T
         body = await context.api.get(path(TABLE_KIND, namespace, name))
         lake_table = parse(body)
         assert isinstance(lake_table, LakeTable)
-        known = context.new_table(uid_of(body), adopted=True)
+        known = new_table(context, uid_of(body), adopted=True)
         return await known.open_only(lake_table)
     except (ApiError, TandemError) as error:
         _log.warning(

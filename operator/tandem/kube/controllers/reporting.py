@@ -43,9 +43,9 @@ from tandem.operations.machine.events import (
     RoundDone,
     YieldRequired,
 )
-from tandem.operations.report.status import conditions, rfc3339
+from tandem.operations.report.status import conditions
 from tandem.operations.session.options import Interceptor
-from tandem.spec.status import ENDED, OperationStatus, Phase
+from tandem.spec.status import ENDED, OperationStatus, Phase, rfc3339
 
 _log = structlog.get_logger("tandem.kube.operation")
 

@@ -32,15 +32,15 @@ from tandem.kube.client.resources import (
 from tandem.kube.controllers.status_writer import status_writer
 from tandem.kube.runtime.context import OperatorContext, StopSignal
 from tandem.kube.runtime.log_context import LogContext, bound_log_context
-from tandem.kube.tables.context import TableContext
+from tandem.kube.tables.context import TableContext, TableDependencies
+from tandem.kube.tables.location_policy import LocationPolicy
 from tandem.kube.tables.status import compose, remembered_since
 from tandem.operations.clean.block_log import clean_with_log
 from tandem.operations.clean.clean import CleaningOptions, CleaningResult, rules_for
 from tandem.operations.clean.facts import CleaningDependencies
-from tandem.operations.report.status import rfc3339
 from tandem.planning.cleaning import CleaningRules
 from tandem.spec.loader import parse
-from tandem.spec.status import TableCleaning, TableStatus
+from tandem.spec.status import TableCleaning, TableStatus, rfc3339
 from tandem.spec.table import LakeTable
 
 # Cleaning in the operator: bounded rounds for each table, in a worker thread, concurrent with the
@@ -227,6 +227,22 @@ _STILL_THERE_S = 300.0
 had to list again does not report what was deleted meanwhile."""
 
 
+def new_table(context: OperatorContext, uid: str, *, adopted: bool) -> TableContext:
+    """A table that was not refreshed yet."""
+    dependencies = TableDependencies(
+        context.api,
+        lambda call: context.threads(uid, call),
+        context.locks,
+        context.clock,
+        context.nonces,
+        context.metrics,
+        LocationPolicy(context.settings.allowed_locations, context.settings.allowed_endpoints),
+        context.settings.store_timeout_s,
+        context.on_secret,
+    )
+    return TableContext(uid, dependencies, adopted=adopted)
+
+
 class TableController:
     """One LakeTable, identified by its uid."""
 
@@ -246,7 +262,8 @@ class TableController:
         self._writer = status_writer(context, body, on_gone=self._object_gone)
         self._reported = (ready.get("status", ""), ready.get("reason", ""))
         self._locked_since = remembered_since(known)
-        self._table = context.new_table(
+        self._table = new_table(
+            context,
             self._uid,
             adopted=ready.get("status") == "True"
             and ready.get("observedGeneration") == generation_of(body),

@@ -30,7 +30,7 @@ from tandem.kube.client.resources import (
 from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.runtime.slots import RENEW_S
 from tandem.planning.auto.child_compactions import ChildCompaction, chunks_in
-from tandem.planning.auto.facts import AutoCompactionDecision, AutoCompactionWait, ChildState
+from tandem.planning.auto.facts import AutoCompactionDecision, ChildState
 from tandem.spec.compaction import TableCompaction
 from tandem.spec.labels import (
     AUTOMATIC_LABEL,
@@ -41,6 +41,7 @@ from tandem.spec.labels import (
     label_value,
 )
 from tandem.spec.resources import API_VERSION
+from tandem.spec.status import AutoCompactionWait
 from tandem.spec.table import LakeTable
 
 _log = structlog.get_logger("tandem.kube.controllers.table_children")

@@ -15,10 +15,9 @@ from typing import Final, Literal
 
 from tandem.errors import Reason
 from tandem.operations.machine.events import Point, YieldCause
-from tandem.planning.auto.facts import AutoCompactionWait
 from tandem.spec import common
 from tandem.spec.resources import KINDS
-from tandem.spec.status import ENDED, Phase
+from tandem.spec.status import ENDED, AutoCompactionWait, Phase
 
 OTHER: Final = "Other"
 """The label's value for everything that is not listed."""

@@ -21,21 +21,21 @@ from tandem.kube.client.api import Api
 from tandem.kube.client.resources import TABLE_KIND, Body, CachedResource, ResourceCache
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.runtime.slots import JobLimits, OperationSlots, Slots
-from tandem.kube.runtime.small_jobs import SmallJobRules, SmallJobs
+from tandem.kube.runtime.tenants import SmallJobRules
 from tandem.kube.runtime.threads import TableThreads
-from tandem.kube.tables.context import TableContext, TableDependencies
-from tandem.kube.tables.location_policy import LocationPolicy
 from tandem.kube.tables.status import TableFigures
 from tandem.locks.store import LockStore
 from tandem.operations.ports import Clock, Nonces, Processes
-from tandem.operations.session.options import Interceptor, passthrough
 from tandem.spark.application.port import ApplicationSettings
 from tandem.spec.common import ResourceKey
 from tandem.spec.resources import Operation
 from tandem.spec.table import LakeTable
 
 if TYPE_CHECKING:
+    from tandem.kube.runtime.small_jobs import SmallJobs
+    from tandem.kube.tables.context import TableContext
     from tandem.locks.etcd.store import EtcdSettings
+    from tandem.operations.session.options import Interceptor
 
 
 # The settings of an operator. Pure data; the command line fills it in.
@@ -81,7 +81,6 @@ class OperatorSettings:
         index_calm_s: how long the tables of one have to stay the same before it restarts for them.
         status_s, progress_s: the least number of seconds between two writes of one status, and
             (status_s) between two rounds of a LakeTable's controller.
-        in_children: whether the controllers run in child processes, not in the operator's own.
     """
 
     namespaces: tuple[str, ...] = ()
@@ -109,7 +108,6 @@ class OperatorSettings:
     index_calm_s: float = 10.0
     status_s: float = 1.0
     progress_s: float = 5.0
-    in_children: bool = True
 
     @property
     def small_jobs(self) -> SmallJobRules:
@@ -200,10 +198,27 @@ class LivingChild(Protocol):
         ...
 
 
-class ChildControl(Protocol):
-    """The processes in which controllers run: `tandem.kube.children.processes`."""
+class ResourceControl(Protocol):
+    """Has resources controlled: `tandem.kube.children.processes`, in child processes. To be used on
+    the operator's loop."""
 
     def living(self) -> Sequence[LivingChild]: ...
+
+    def prepare(self) -> None:
+        """The operator leads now."""
+        ...
+
+    async def watch(self) -> None:
+        """Look after what there is, until cancelled."""
+        ...
+
+    def clear(self) -> None:
+        """All resources are about to be listed again."""
+        ...
+
+    async def close(self) -> None:
+        """Leave all resources to the next operator."""
+        ...
 
     def put(self, summary: CachedResource) -> None:
         """A resource was created or changed."""
@@ -240,8 +255,7 @@ class OperatorContext:
     those that are being deleted and are cleaned up; `table_threads`: those that work on tables;
     `index_threads`: those that ask index servers, which may hang. `small_jobs`: those that this
     process does itself; None if every job has an application. `figures`: of the tables, by
-    namespace and name. `children`: the processes in which the controllers run; None in a child, and
-    where they run in this one."""
+    namespace and name. `control`: None in a child. `interceptor`: wraps every effect, in tests."""
 
     settings: OperatorSettings
     api: Api
@@ -256,9 +270,9 @@ class OperatorContext:
     automatic_slots: OperationSlots
     runner_factory: RunnerFactory
     metrics: Metrics
-    children: ChildControl | None = None
+    control: ResourceControl | None = None
     small_jobs: SmallJobs | None = None
-    interceptor: Interceptor = passthrough
+    interceptor: Interceptor | None = None
     automations: Sequence[TableAutomation] = ()
     may_write: Callable[[], bool] = lambda: True
     on_secret: Callable[[str, Mapping[str, str]], None] = lambda _version, _environ: None
@@ -276,21 +290,6 @@ class OperatorContext:
     def threads(self, table: str, call: Callable[[], _T]) -> Awaitable[_T]:
         """Run a call on a table, given by its uid, in a thread."""
         return asyncio.get_running_loop().run_in_executor(self.table_threads.of(table), call)
-
-    def new_table(self, uid: str, *, adopted: bool) -> TableContext:
-        """A table that was not refreshed yet."""
-        dependencies = TableDependencies(
-            self.api,
-            lambda call: self.threads(uid, call),
-            self.locks,
-            self.clock,
-            self.nonces,
-            self.metrics,
-            LocationPolicy(self.settings.allowed_locations, self.settings.allowed_endpoints),
-            self.settings.store_timeout_s,
-            self.on_secret,
-        )
-        return TableContext(uid, dependencies, adopted=adopted)
 
     def show(self, namespace: str, name: str, figures: TableFigures) -> None:
         """These are a table's figures from now on."""

@@ -9,7 +9,7 @@ application; so does that of one whose child ended.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -18,8 +18,8 @@ from tandem.errors import InvalidSpec, JobRefused, Reason
 from tandem.jobs.formats import Job, JobSpec, RoundRequest
 from tandem.jobs.port import JobKey, JobPlace, Jobs, RoundState
 from tandem.jobs.results import JobResult, SideFileRef
-from tandem.jobs.runner import SMALL_BYTES, JobPhase, JobRequest, JobStatus
-from tandem.kube.runtime.tenants import Tenant, may_read
+from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
+from tandem.kube.runtime.tenants import SmallJobRules, Tenant, may_read
 from tandem.spark.launch.in_process import InProcessJobs
 from tandem.spark.launch.local_spark import HARMFUL
 from tandem.storage.store import Store
@@ -29,16 +29,6 @@ _WAITS: Final = RoundState(JobStatus(JobPhase.STARTING, "needs Spark, and waits 
 _REMEDY: Final = "A further attempt has a SparkApplication: see backoffLimit"
 _AT_ONCE: Final = 2
 """So many jobs compute at once: their rows share the bound of memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class SmallJobRules:
-    """Which jobs a child does itself: those that read at most `most_bytes`. `bounded`, `trusted`:
-    as of `may_read`."""
-
-    most_bytes: int = SMALL_BYTES
-    bounded: bool = False
-    trusted: bool = False
 
 
 class SmallJobs:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
-from tandem.jobs.formats import Job
+from tandem.jobs.runner import SMALL_BYTES
 from tandem.kube.client.resources import Body, spec_of
 from tandem.storage.options import OptionKind, known, of_the_process, variables
 from tandem.storage.paths import split_location
+
+if TYPE_CHECKING:
+    from tandem.jobs.formats import Job
 
 STORES: Final = 8
 """So many children the tables of one Secret have at most, by their stores."""
@@ -103,6 +106,16 @@ def environment(tenant: Tenant, own: Mapping[str, str]) -> dict[str, str]:
                 found.pop(name, None)
         found |= theirs
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class SmallJobRules:
+    """Which jobs a child does itself: those that read at most `most_bytes`. `bounded`, `trusted`:
+    as of `may_read`."""
+
+    most_bytes: int = SMALL_BYTES
+    bounded: bool = False
+    trusted: bool = False
 
 
 def may_read(job: Job, tenant: Tenant, *, bounded: bool, trusted: bool) -> bool:

@@ -41,8 +41,7 @@ from tandem.operations.model import Table
 from tandem.operations.ports import Clock, Nonces
 from tandem.operations.tables import adopt as tables
 from tandem.operations.tables.auto_compaction import TableMemory
-from tandem.planning.auto.facts import AutoCompactionWait
-from tandem.spec.status import Condition, TableStatus
+from tandem.spec.status import AutoCompactionWait, Condition, TableStatus
 from tandem.spec.table import LakeTable
 from tandem.storage.store import ObjectInfo, Store
 

@@ -12,7 +12,6 @@ from pydantic import Field, TypeAdapter
 from tandem.errors import Reason
 from tandem.kube.client.resources import CachedResource
 from tandem.locks.rules import EntryState, LockEntry, LockResource, blockers_of, described, waiting
-from tandem.operations.report.status import rfc3339
 from tandem.spec.labels import PLAN_LABEL
 from tandem.spec.status import (
     LOG_INSTANT,
@@ -24,6 +23,7 @@ from tandem.spec.status import (
     Phase,
     TableLock,
     TableStatus,
+    rfc3339,
 )
 
 _LAST = 5

@@ -47,10 +47,10 @@ from tandem.mergelog.state.versions import (
     block_of,
     require_own,
 )
+from tandem.storage.paths import LOG_FOLDER
 from tandem.storage.rooted import Subfolder
 from tandem.storage.store import Store
 
-LOG_FOLDER = "_tandem/log"
 CHECKPOINT_INTERVAL = 50
 """Versions of a log between checkpoints. A writer writes them, and an append takes milliseconds."""
 

@@ -19,7 +19,7 @@ from tandem.delta.properties import cleans_log, log_retention_ms
 from tandem.delta.protocol import OperationKind
 from tandem.errors import InvalidSpec, TandemError
 from tandem.mergelog.state.base_history import retained
-from tandem.mergelog.state.log_table import LOG_FOLDER, MergeLog
+from tandem.mergelog.state.log_table import MergeLog
 from tandem.mergelog.state.versions import upload_of
 from tandem.mergelog.upkeep import catch_up, roll_back
 from tandem.operations.attempt import garbage
@@ -42,7 +42,7 @@ from tandem.planning.cleaning import (
     ListedFile,
     RemovalReason,
 )
-from tandem.storage.paths import object_path
+from tandem.storage.paths import LOG_FOLDER, object_path
 from tandem.storage.store import ObjectInfo
 
 _AT_ONCE = 500

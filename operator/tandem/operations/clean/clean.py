@@ -21,7 +21,6 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.properties import files_kept_ms
 from tandem.errors import InvalidSpec, ManifestInvalid
 from tandem.jobs.formats import Format
-from tandem.mergelog.state.log_table import LOG_FOLDER
 from tandem.mergelog.state.versions import upload_folder
 from tandem.operations.attempt import paths, records
 from tandem.operations.attempt.records import OperationRecord
@@ -47,6 +46,7 @@ from tandem.planning.cleaning import (
     uploads_to_roll_back,
 )
 from tandem.spec.table import Retention
+from tandem.storage.paths import LOG_FOLDER
 from tandem.storage.store import ObjectInfo, Store
 from tandem.timeline.holds import HOLDS
 

@@ -38,7 +38,6 @@ from tandem.mergelog.rows.winners import (
 from tandem.mergelog.state.base_history import BaseHistory, require_same_table
 from tandem.mergelog.state.boundaries import mark_in
 from tandem.mergelog.state.log_table import (
-    LOG_FOLDER,
     MergeLog,
     block_format,
     log_partitions,
@@ -70,6 +69,7 @@ from tandem.operations.session.identity import has_begun, identify, is_recorded
 from tandem.spec.compaction import CompactionType, TableCompaction
 from tandem.spec.status import MERGES_LOG, Plan, Reconciled, RowsAffected
 from tandem.spec.update import TableUpdate
+from tandem.storage.paths import LOG_FOLDER
 from tandem.timeline.segments import output_tags
 
 _LOCK = segment(LOG_FOLDER)

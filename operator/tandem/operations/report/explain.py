@@ -20,13 +20,12 @@ from tandem.errors import LogGap, VersionNotFound
 from tandem.jobs.formats import InputFile, RewriteJob
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, Work
-from tandem.operations.report.status import rfc3339
 from tandem.reconcile.classify import author_of, describe
 from tandem.reconcile.model import Author
 from tandem.reconcile.rewrite import RewriteDecision
 from tandem.reconcile.rules import InputFate
 from tandem.spec.replace import Replaced
-from tandem.spec.status import OperationResult, Reconciled, ReconciledCommit, RowsReplaced
+from tandem.spec.status import OperationResult, Reconciled, ReconciledCommit, RowsReplaced, rfc3339
 from tandem.text import clean, counted, human_bytes, listed, quoted
 from tandem.timeline.segments import segment_name
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from tandem.errors import Reason
 from tandem.operations.machine.events import Ending
 from tandem.operations.machine.state import OperationState
@@ -17,6 +15,7 @@ from tandem.spec.status import (
     Phase,
     Progress,
     Yielded,
+    rfc3339,
 )
 
 _PHASE_REASON = {
@@ -26,11 +25,6 @@ _PHASE_REASON = {
     Phase.RUNNING: Reason.RUNNING,
     Phase.RECONCILING: Reason.RECONCILING,
 }
-
-
-def rfc3339(ms: int) -> str:
-    """Unix milliseconds as Kubernetes writes times."""
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def shown_parts(state: OperationState) -> tuple[object, ...]:

@@ -40,8 +40,7 @@ from tandem.operations.kinds.table_changes import require_vectors_or_edits
 from tandem.operations.kinds.time_column import time_column
 from tandem.operations.model import Table
 from tandem.operations.ports import Clock, Nonces
-from tandem.operations.report.status import rfc3339
-from tandem.spec.status import Condition, ConditionType, Phase, TableStatus
+from tandem.spec.status import Condition, ConditionType, Phase, TableStatus, rfc3339
 from tandem.spec.table import Create, LakeTable
 from tandem.storage import open_store, probe_put_if_absent
 from tandem.timeline.segments import segments

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from tandem.errors import AccessDenied, ObjectNotFound, StorageError, TandemError
 from tandem.mergelog.state.log_table import MergeLog
 from tandem.operations.model import Table
-from tandem.operations.report.status import rfc3339
 from tandem.spec.log_compaction import DEFAULT_MAX_BLOCK_BYTES, MergeOnRead
-from tandem.spec.status import LogStatus, NextLogAction, TableStatus
+from tandem.spec.status import LogStatus, NextLogAction, TableStatus, rfc3339
 from tandem.spec.table import LakeTable
 
 if TYPE_CHECKING:

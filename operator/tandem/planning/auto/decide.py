@@ -34,7 +34,6 @@ from tandem.planning.auto.child_compactions import (
 )
 from tandem.planning.auto.facts import (
     AutoCompactionDecision,
-    AutoCompactionWait,
     ChildState,
     CompactionCandidate,
     ScheduleState,
@@ -48,6 +47,7 @@ from tandem.planning.auto.indexed_table import AutomaticTable, MinorRuns
 from tandem.planning.plans import CompactionRequest
 from tandem.spec.compaction import CompactionType
 from tandem.spec.fields import format_duration
+from tandem.spec.status import AutoCompactionWait
 from tandem.spec.table import AutomaticCompaction, Schedule
 from tandem.timeline import lineage
 

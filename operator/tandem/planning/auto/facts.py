@@ -6,30 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from tandem.intervals import NEVER, IntervalSet
 from tandem.planning.auto.child_compactions import ChildCompaction
 from tandem.spec.compaction import CompactionType, TableCompaction
 from tandem.spec.fields import format_duration
-from tandem.spec.status import Phase
+from tandem.spec.status import AutoCompactionWait, Phase
 from tandem.spec.table import HistoryLimits
 
 # The values of automatic compaction: the input of a decision, and its result.
-
-
-class AutoCompactionWait(StrEnum):
-    """What automatic compaction waits for, in one word; `AutoCompactionDecision.why` is the
-    message."""
-
-    NOTHING = "Nothing"  # one is started now
-    NOT_DUE = "NotDue"  # nothing is compactible, and no schedule is due
-    AT_WORK = "AtWork"
-    AFTER_FAILURE = "AfterFailure"
-    INTERVAL = "MinInterval"
-    WINDOW = "MaintenanceWindow"
-    SLOTS = "AutomaticSlots"  # as many automatic jobs run as may
-    REFUSED = "Refused"  # it cannot be planned, or not be created
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,6 @@ from tandem.planning.auto.child_compactions import (
 )
 from tandem.planning.auto.facts import (
     AutoCompactionDecision,
-    AutoCompactionWait,
     ChildState,
     after_failure,
     beyond_history_limits,
@@ -44,6 +43,7 @@ from tandem.spec.log_compaction import (
     LogCompaction,
     MergeOnRead,
 )
+from tandem.spec.status import AutoCompactionWait
 from tandem.spec.table import HistoryLimits
 
 HISTORY = HistoryLimits()

@@ -31,7 +31,6 @@ from tandem.planning.auto.child_compactions import (
 )
 from tandem.planning.auto.facts import (
     AutoCompactionDecision,
-    AutoCompactionWait,
     ChildState,
     after_failure,
     beyond_history_limits,
@@ -43,6 +42,7 @@ from tandem.planning.auto.indexed_table import LiveIndex
 from tandem.pruning.scope import Coverage, TimeScope, all_null, parts_in_scope
 from tandem.spec.fields import format_duration
 from tandem.spec.replace import TableReplace
+from tandem.spec.status import AutoCompactionWait
 from tandem.spec.table import Granularity, HistoryLimits
 from tandem.timeline.chunks import chunk_of, components, label
 

@@ -10,10 +10,9 @@ from typing import Any, Final, Protocol
 
 from tandem import __version__
 from tandem.errors import Reason
-from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
+from tandem.jobs.runner import OUT_OF_MEMORY, JobPhase, JobRequest, JobStatus
 from tandem.json_types import Json
 from tandem.spark.application.policy import TemplatePolicy
-from tandem.spark.runtime.control import OUT_OF_MEMORY
 from tandem.spec.labels import LOG_ANNOTATION
 
 # The status of a job from its `SparkApplication` and its driver's pod. Pure.

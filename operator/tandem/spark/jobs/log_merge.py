@@ -39,7 +39,7 @@ from tandem.mergelog.rows.winners import (
     of_places,
     winners_of,
 )
-from tandem.mergelog.state.log_table import LOG_FOLDER, LogSettings, block_schema
+from tandem.mergelog.state.log_table import LogSettings, block_schema
 from tandem.mergelog.state.versions import Block
 from tandem.spark.runtime.control import (
     Control,
@@ -53,7 +53,7 @@ from tandem.spark.runtime.control import (
 from tandem.spark.runtime.frames import dead_rows, each_in_a_task
 from tandem.spark.runtime.written_facts import FileDescriber, store_facts
 from tandem.storage import Store
-from tandem.storage.paths import object_path
+from tandem.storage.paths import LOG_FOLDER, object_path
 from tandem.storage.rooted import Subfolder
 
 if TYPE_CHECKING:

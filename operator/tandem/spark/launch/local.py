@@ -20,8 +20,8 @@ from pathlib import Path
 
 from tandem.errors import SparkMissing
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
-from tandem.spark.runtime.control import PARENT
 from tandem.spark.runtime.jvm import last_line
+from tandem.spark.runtime.parent_watch import PARENT
 from tandem.spark.runtime.session import (
     PACKAGE,
     build_conf,

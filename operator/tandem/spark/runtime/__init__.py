@@ -3,7 +3,8 @@
 Must not import a job or a source. Credentials come from the environment only.
 
     control       reads the job, writes the result exactly once; progress, Arrow tables
-                  as bytes, the end of the engine
+                  as bytes
+    parent_watch  the end of the engine
     session       finds Java, pins the session's settings
     jvm           a JVM beside this process
     frames        rows of a table as DataFrames; work in Spark's tasks, and its answers

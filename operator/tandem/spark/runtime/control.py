@@ -10,16 +10,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
-import os
 import re
-import signal
 import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
@@ -40,53 +37,11 @@ from tandem.errors import (
 from tandem.jobs.formats import Format, JobSpec, JobTable, RoundRequest
 from tandem.jobs.port import read_side_file
 from tandem.jobs.results import JobFailure, JobProgress, JobResult, OutputFile, SideFileRef
+from tandem.jobs.runner import OUT_OF_MEMORY
+from tandem.spark.runtime.parent_watch import watch_parent
 from tandem.storage import Store, open_store
 from tandem.storage.allowed_locations import require as require_allowed
 from tandem.storage.paths import canonical_location
-
-# Ends a local job whose engine has ended, so that a crash leaves no Spark processes running.
-
-
-PARENT = "TANDEM_PARENT_PID"
-"""Environment variable of a job: the process that it must not outlive."""
-CHECK_SECONDS = 1.0
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    # A zombie process still accepts signals, but runs nothing.
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as source:
-            return source.read().rsplit(")", 1)[-1].split()[0] != "Z"
-    except OSError:
-        return True
-
-
-@cache
-def watch_parent() -> None:
-    """From the first call on, end this process group when the engine that started it ends. In a
-    cluster the variable is not set, and Kubernetes ends the job."""
-    text = os.environ.get(PARENT)
-    if not text:
-        return
-    parent = int(text)
-    wait = threading.Event()
-
-    def watch() -> None:
-        while alive(parent):
-            wait.wait(CHECK_SECONDS)
-        os.killpg(os.getpgid(0), signal.SIGKILL)
-
-    threading.Thread(target=watch, name="tandem-orphan", daemon=True).start()
-
-
-# The driver's side of the persisted formats: reads the job, answers exactly once.
-
 
 F = TypeVar("F", bound=Format)
 
@@ -322,15 +277,6 @@ _ERROR_IN_JAVA = re.compile(
     r"|util\.regex\.PatternSyntax)Exception: ([^\n]+)"
 )
 """Errors that Spark's own code raises on a row without an error condition (`long overflow`)."""
-
-
-OUT_OF_MEMORY = re.compile(
-    r"OOMKilled|OutOfMemoryError|\bMemoryError\b|ArrowMemoryError"
-    r"|exit code:? 137\b|exited with code 137\b|code 52\b.*OOM",
-    re.IGNORECASE,
-)
-"""Messages about a driver, an executor or a Python worker that ran out of memory: of Java, of
-Python, of Arrow, and of Spark's Kubernetes backend about a lost executor."""
 
 
 _ADVICE = re.compile(

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from tandem.errors import JobFailed, OutOfMemory, TandemError
-from tandem.spark.runtime.control import OUT_OF_MEMORY
+from tandem.jobs.runner import OUT_OF_MEMORY
 from tandem.spark.runtime.session import launch_environment, spark_home
 
 if TYPE_CHECKING:

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Final
 
 import tandem
 from tandem.errors import InvalidSpec, SparkMissing
-from tandem.statements.coercion import SPARK_SESSION_CONF
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -46,6 +45,33 @@ JOB_CONF: Final = {
     "spark.driver.maxResultSize": "0",
 }
 """Settings of all jobs, here and in a cluster. A template may set others there."""
+_SQL_CONF: Final = {
+    # Division by zero, overflow and bad casts raise; string = int casts the string.
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.storeAssignmentPolicy": "ANSI",
+    # `date` and `user` are good column names; we quote every name anyway.
+    "spark.sql.ansi.enforceReservedKeywords": "false",
+    "spark.sql.ansi.doubleQuotedIdentifiers": "false",
+    "spark.sql.caseSensitive": "false",
+    # Timestamps without a zone, dates of instants: one result wherever the job runs.
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+    "spark.sql.datetime.java8API.enabled": "false",
+    "spark.sql.legacy.timeParserPolicy": "CORRECTED",
+    # How literals are parsed; see `tandem.statements.generate`.
+    "spark.sql.parser.escapedStringLiterals": "false",
+    "spark.sql.legacy.consecutiveStringLiterals.enabled": "false",
+    "spark.sql.legacy.exponentLiteralAsDecimal.enabled": "false",
+    "spark.sql.legacy.literal.pickMinimumPrecision": "true",
+    "spark.sql.decimalOperations.allowPrecisionLoss": "true",
+    "spark.sql.parser.quotedRegexColumnNames": "false",
+    # Otherwise `${env:HOME}` inside a string literal is replaced before parsing.
+    "spark.sql.variable.substitute": "false",
+    # Defence in depth: text.`/etc/passwd` is not a table.
+    "spark.sql.runSQLOnFiles": "false",
+}
+"""The dialect of statements, Spark 4.2 SQL in ANSI mode: under other settings a text may have
+another result, so every session has these unchanged, and no setting of a user overrides them."""
 _LEAST_CORES: Final = 2
 _LEAST_HEAP: Final = 1 << 30
 _MOST_HEAP: Final = 8 << 30
@@ -184,7 +210,7 @@ def java_options(archive: Path | None, *, short: bool = True, record: Path | Non
 def session_conf() -> dict[str, str]:
     """The pinned settings under which statements have one meaning, which must not depend on the
     machine or on a cluster's defaults."""
-    return dict(SPARK_SESSION_CONF)
+    return dict(_SQL_CONF)
 
 
 def memory_here(root: Path = Path("/"), machine: int | None = None) -> tuple[int, bool]:

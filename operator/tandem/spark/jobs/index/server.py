@@ -53,7 +53,7 @@ from tandem.index.server.registration import TlsFolder
 from tandem.index.server.service import IndexService
 from tandem.index.server.transport import FlightServer, Tls
 from tandem.spark.jobs.index.executors import coordinated
-from tandem.spark.runtime.control import watch_parent
+from tandem.spark.runtime.parent_watch import watch_parent
 from tandem.spark.runtime.session import context as spark_context
 from tandem.storage import Store, open_store
 
