@@ -48,7 +48,6 @@ class Stub:
         self.locks = InProcessLocks()
         self.metrics = Metrics()
         self.figures: dict[tuple[str, str], Any] = {}
-        self.cancelled: set[str] = set()
         self.leads = True
         self.requests: list[str] = []
         self.api = SimpleNamespace(request=self._request)

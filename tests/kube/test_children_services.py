@@ -158,7 +158,6 @@ def test_what_a_child_says_is_about_its_namespace() -> None:
                     "spec": {"location": TABLE},
                 }
             )
-            child.tell("done", 1, uid(namespace, "t"), "over", True)
             child.tell("gone", uid(namespace, "t"))
             reference = {"metadata": {**metadata, "uid": "controlled"}}
             child.tell("event", reference, "Reason", namespace, False)
@@ -177,7 +176,6 @@ def test_what_a_child_says_is_about_its_namespace() -> None:
         patched.setattr(events, "post", lambda _b, _r, message, **_: posted.append(message))
         stub = with_child(test)
     assert posted == ["a"]
-    assert stub.cancelled == {uid("a", "t")}
     assert [each.namespace for each in stub.resource_cache.all()] == ["b"]
 
 

@@ -31,6 +31,7 @@ from tandem.kube.kopf_loop import KopfState, run_kopf
 from tandem.kube.metrics.collectors import CONTENT_TYPE, MeasuredLocks, Metrics
 from tandem.kube.runtime import kopf_internals
 from tandem.kube.runtime.context import OperatorContext, OperatorSettings, RunnerFactory
+from tandem.kube.runtime.controller_tasks import ControllerTasks
 from tandem.kube.runtime.leader import Leadership, LockMembers, Restoration
 from tandem.kube.runtime.slots import AutomaticSlots, JobSlots
 from tandem.kube.runtime.threads import TableThreads
@@ -123,7 +124,6 @@ async def run_operator(
     working = working or asyncio.Event()
     loop = asyncio.get_running_loop()
     kopf_internals.read_lean_json()
-    kopf_internals.compare_only_finalizers()
     kopf_internals.note_watches()
     import_kinds()
     in_children = settings.in_children and interceptor is passthrough and clock is None
@@ -220,10 +220,14 @@ async def run_operator(
                         if spark is not None and not await _is_installed(api, spark):
                             _log.warning("without a Spark operator: only small jobs can be done")
                             spark, later = None, _becomes_installed(api, builder)
+                        controller_tasks = ControllerTasks()
                         again = await run_kopf(
                             settings,
                             handlers.kopf_settings(settings, spark),
-                            handlers.register(context, ended_controller, applications, spark),
+                            handlers.register(
+                                context, controller_tasks, ended_controller, applications, spark
+                            ),
+                            controller_tasks,
                             leadership,
                             ended_controller,
                             restoration,

@@ -19,7 +19,7 @@ from tandem.kube import operator as operator_module
 from tandem.kube.children import processes
 from tandem.kube.children.processes import ChildProcess, ChildProcesses
 from tandem.kube.controllers.operation import OperationController
-from tandem.kube.runtime.context import StopSignal
+from tandem.kube.runtime.controller_tasks import StopSignal
 from tandem.operations.machine.events import Effect, Event, Point, StopRequest
 from tandem.operations.machine.state import OperationState
 from tandem.operations.model import Table

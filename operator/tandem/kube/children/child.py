@@ -21,7 +21,6 @@ from enum import StrEnum
 from typing import Any, Final
 
 import structlog
-from kopf import DaemonStoppingReason
 
 from tandem.jobs.runner import JobRunner
 from tandem.kube.children.at_work import AtWork
@@ -40,6 +39,7 @@ from tandem.kube.controllers.automation import AutoCompactionController, LogAuto
 from tandem.kube.controllers.operation import OperationController
 from tandem.kube.controllers.table import TableController
 from tandem.kube.runtime.context import OperatorContext, OperatorSettings
+from tandem.kube.runtime.controller_tasks import StopReason, StopSignal
 from tandem.kube.runtime.leader import LockMembers
 from tandem.kube.runtime.small_jobs import SmallJobRules, SmallJobs
 from tandem.kube.runtime.tenants import Tenant, environment
@@ -113,23 +113,6 @@ async def _serve(
         os._exit(code)
 
 
-class _Stopped:
-    """kopf's `stopped` of a daemon, as the operator passes it on."""
-
-    def __init__(self) -> None:
-        self.reason: DaemonStoppingReason | None = None
-        self._stopped = asyncio.Event()
-
-    def stop(self, reason: int) -> None:
-        """The first reason holds: the controller ends by it, whatever comes later."""
-        if self.reason is None:
-            self.reason = DaemonStoppingReason(reason)
-            self._stopped.set()
-
-    async def wait(self) -> object:
-        return await self._stopped.wait()
-
-
 class RunEnd(StrEnum):
     """How the controller of a resource has ended."""
 
@@ -144,7 +127,7 @@ class _Run:
     """A controller at work."""
 
     task: asyncio.Task[None]
-    stopped: _Stopped
+    stopped: StopSignal
 
 
 class _Child:
@@ -224,7 +207,7 @@ class _Child:
     def _begin(self, number: int, kind: str, uid: str, on_spark: bool) -> None:
         if on_spark and self._small is not None:
             self._small.suits_not(uid)
-        stopped, before = _Stopped(), self._runs.get(uid)
+        stopped, before = StopSignal(), self._runs.get(uid)
         controlling = self._control(number, kind, uid, stopped, before)
         task = asyncio.create_task(controlling, name=f"run {kind}")
         self._runs[uid] = _Run(task, stopped)
@@ -234,7 +217,7 @@ class _Child:
         number: int,
         kind: str,
         uid: str,
-        stopped: _Stopped,
+        stopped: StopSignal,
         before: _Run | None,
     ) -> None:
         """`before`: the same resource's controller that the operator has left, and which ends."""
@@ -246,7 +229,7 @@ class _Child:
             body = self._context.resource_cache.body(uid)
             if body is not None:
                 await made(self._context, body).run(stopped)
-            if stopped.reason is DaemonStoppingReason.OPERATOR_EXITING:
+            if stopped.reason is StopReason.HANDED_OVER:
                 how = RunEnd.LEFT
         except Exception as error:  # noqa: BLE001 - a bug, after which the operator tries again
             _log.error("a bug: please report it", at=traceback_of(error))
@@ -256,14 +239,12 @@ class _Child:
             if run is not None and run.stopped is stopped:
                 del self._runs[uid]
             self._metrics.flush(self.link)
-            cancelled = uid in self._context.cancelled
-            self._context.cancelled.discard(uid)
-            self.link.tell("done", number, uid, how, cancelled)
+            self.link.tell("done", number, how)
 
-    def _stop(self, uid: str, reason: int) -> None:
+    def _stop(self, uid: str, reason: str) -> None:
         run = self._runs.get(uid)
         if run is not None:
-            run.stopped.stop(reason)
+            run.stopped.stop(StopReason(reason))
 
     def _leave(self, uid: str) -> None:
         """No caller waits for the controller any more."""
@@ -271,12 +252,8 @@ class _Child:
         if run is not None:
             run.task.cancel()
 
-    async def _clean_up(self, body: Body) -> bool:
-        """Whether it is done."""
+    async def _clean_up(self, body: Body) -> None:
         await OperationController(self._context, body).clean_up()
-        cancelled = uid_of(body) in self._context.cancelled
-        self._context.cancelled.discard(uid_of(body))
-        return cancelled
 
     # What the controllers need, and say
 
@@ -286,7 +263,10 @@ class _Child:
         self._applications.check(
             resource.spec.spark_template, resource=resource.id, service_account=account
         )
-        return LinkedRunner(self.link, self._loop, uid_of(body))
+        uid, cache = uid_of(body), self._context.resource_cache
+        return LinkedRunner(
+            self.link, self._loop, uid, lambda: body if cache.by_uid(uid) is None else None
+        )
 
     def _renewed(self, secret: str, environ: Mapping[str, str]) -> None:
         """The tenant's Secret was read."""

@@ -27,7 +27,6 @@ from typing import Final
 from zlib import crc32
 
 import structlog
-from kopf import DaemonStoppingReason
 
 from tandem.errors import InvalidSpec, LocksUnavailable, Reason
 from tandem.kube.children import child as child_process
@@ -46,7 +45,8 @@ from tandem.kube.client.resources import (
     spec_of,
     uid_of,
 )
-from tandem.kube.runtime.context import OperatorContext, StopSignal
+from tandem.kube.runtime.context import OperatorContext
+from tandem.kube.runtime.controller_tasks import StopReason, StopSignal
 from tandem.kube.runtime.leader import LockMembers
 from tandem.kube.runtime.tenants import Tenant, environment
 from tandem.kube.runtime.threads import too_large
@@ -82,8 +82,6 @@ LOCKS_S: Final = 30.0
 operation, or its table, may be gone."""
 _LOCKS_PAUSE_S: Final = 2.0
 """Between two tries of a lock store that does not answer."""
-_MOVES: Final = DaemonStoppingReason.OPERATOR_EXITING
-"""To a child, it is as if the operator ended: the next one takes over what it leaves."""
 
 
 class ChildEnded(Exception):
@@ -139,10 +137,6 @@ def tenant_of(table: Body | None, namespace: str) -> TenantKey:
         str(secret),
         crc32(where.encode()) % STORES,
     )
-
-
-def _is_deleted(stopped: StopSignal) -> bool:
-    return stopped.reason is not None and DaemonStoppingReason.RESOURCE_DELETED in stopped.reason
 
 
 class ChildProcess:
@@ -203,17 +197,17 @@ class ChildProcess:
             self.services.forget(uid)
             self.idle_since_s = time.monotonic()
 
-    async def clean_up(self, body: Body) -> bool:
-        """Have it cancel what a resource left. Whether that is done. Raises: ChildEnded."""
+    async def clean_up(self, body: Body) -> None:
+        """Have it cancel what a resource left. Raises: ChildEnded."""
         if self.end:
             raise ChildEnded(self.end)
         uid = uid_of(body)
         over: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self.runs[uid] = over
         try:
-            return bool(await self.services.link.ask("clean_up", body))
+            await self.services.link.ask("clean_up", body)
         except LinkEnded:
-            return await over
+            await over
         finally:
             self.runs.pop(uid, None)
             self.idle_since_s = time.monotonic()
@@ -381,7 +375,6 @@ class ChildProcesses:
         kind, namespace, name = key_of(body)
         uid = uid_of(body)
         self._event_contexts[uid] = contextvars.copy_context()
-        self._context.active_operations.add(uid)
         stopping = asyncio.create_task(self._pass_stop(uid, stopped), name="mind the stop")
         try:
             while not stopping.done() and self._context.may_write():
@@ -402,38 +395,24 @@ class ChildProcesses:
                         name=name,
                         how=str(error),
                     )
-            if kind in OPERATIONS and _is_deleted(stopped):
+            if kind in OPERATIONS and stopped.reason is StopReason.DELETED:
                 # No controller has cancelled it.
                 await self._clean_up(self._context.resource_cache.body(uid) or body)
         finally:
             stopping.cancel()
             self._event_contexts.pop(uid, None)
-            self._context.active_operations.discard(uid)
-
-    async def clean_up(self, body: Body) -> None:
-        """Cancel what a resource left that was deleted while no operator ran."""
-        uid = uid_of(body)
-        self._event_contexts[uid] = contextvars.copy_context()
-        self._context.active_operations.add(uid)
-        try:
-            await self._clean_up(body)
-        finally:
-            self._event_contexts.pop(uid, None)
-            self._context.active_operations.discard(uid)
 
     async def _clean_up(self, body: Body) -> None:
         while (child := await self._child(self._tenant(body), None)) is not None:
             with contextlib.suppress(ChildEnded):
-                if await child.clean_up(body):
-                    self._context.cancelled.add(uid_of(body))
+                await child.clean_up(body)
                 return
 
     async def _pass_stop(self, uid: str, stopped: StopSignal) -> None:
         await stopped.wait()
-        reason = stopped.reason
         for child in self.living():
             if uid in child.runs:
-                child.services.link.tell("stop", uid, 0 if reason is None else reason.value)
+                child.services.link.tell("stop", uid, stopped.reason)
 
     # Which child
 
@@ -467,14 +446,14 @@ class ChildProcesses:
             if moving - {table.uid}:
                 self._retire(child)
             for uid in moving:
-                child.services.link.tell("stop", uid, _MOVES.value)
+                child.services.link.tell("stop", uid, StopReason.HANDED_OVER)
 
     def _retire(self, child: ChildProcess) -> None:
         """End it as soon as it has left what it controls to the next one, at no cost."""
         if self._children.get(child.key) is child:
             self._retired.add(self._children.pop(child.key))
             for uid in child.runs:
-                child.services.link.tell("stop", uid, _MOVES.value)
+                child.services.link.tell("stop", uid, StopReason.HANDED_OVER)
 
     async def _child(
         self, key: TenantKey, stopping: asyncio.Task[None] | None
