@@ -230,6 +230,7 @@ def test_an_operation_that_was_deleted_without_an_operator_is_cleaned_up(stage: 
         kill(stage.children.only())
         stage.halts.at(Point.RECONCILE)
         stage.halts.await_reached()
+        stage.space.await_status(TABLE, table, lambda s: bool(s.get("runningOperations")))
     stage.space.delete(kind, name)
     assert stage.space.get(kind, name) is None
     with running(stage):

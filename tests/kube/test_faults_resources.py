@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kube.gates import GatedQuickJobs, PointGate, PointGates
-from kube.kube_scenarios import Applied, Table, World
+from kube.kube_scenarios import Applied, Table, World, unfinished
 from kube.ledger import Ledger
 from kube.many import many_at_once
 from support.cluster.operator_process import Blow, ProcessStarter, starter
@@ -84,6 +84,7 @@ def test_Z7_deleted_at_each_step(stage: Stage, part: int) -> None:
         applied.delete()
         gate.go()
         applied.gone()
+        await_that(lambda: not unfinished(stage.ledger.lake), stage.world.story)
         if not stage.ledger.has_happened(operation):
             assert point not in AFTER_COMMIT, point
             stage.ledger.forget(operation)
