@@ -144,7 +144,7 @@ WITHOUT: Final = (
     ),
     (
         "a resource or a namespace stays `Terminating`",
-        "no operator runs that could remove its finalizer",
+        "an earlier release has put a finalizer on an operation, and no operator runs",
         "[start one, or remove the finalizer](operator.md#when-something-breaks)",
     ),
     (

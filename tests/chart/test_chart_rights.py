@@ -94,14 +94,6 @@ def test_the_examples_give_the_same_rights() -> None:
     assert ours["metadata"]["name"] == theirs["metadata"]["name"]
 
 
-@every_combination
-def test_no_finalizer_is_put_where_the_rights_go_with_their_namespace(name: str) -> None:
-    objects = template(MATRIX[name])
-    [container] = one(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
-    has_roles = {role["kind"] for role in of_operator(objects)} == {"Role"}
-    assert ("--no-finalizers" in container["args"]) is has_roles
-
-
 def test_a_namespaced_role_grants_what_the_cluster_role_grants() -> None:
     [cluster] = of_operator(template(EXTERNAL))
     for role in of_operator(template(MATRIX["namespaced"])):

@@ -44,7 +44,7 @@ from tandem.operations.ports import SystemClock
 from tandem.operations.report.status import status_of
 from tandem.spec.common import OPERATIONS as OPERATION_KINDS
 from tandem.spec.index import IndexServer
-from tandem.spec.labels import FINALIZER, RETRY_ANNOTATION
+from tandem.spec.labels import RETRY_ANNOTATION
 from tandem.spec.resources import KINDS
 from tandem.spec.status import (
     Condition,
@@ -350,7 +350,7 @@ OPERATIONS = (
     Situation("in progress, `suspend` just set in Git", _to_be_suspended),
     Situation("suspended, `suspend` just removed in Git", _to_be_resumed),
     Situation("committed, and then its spec was changed", _changed_after_its_end),
-    Situation("deleted while its job ran, being cleaned up", _cancelled),
+    Situation("deleted while its job ran, kept by a foreign finalizer", _cancelled),
     Situation("deleted after its end, kept by a foreign finalizer", _removed),
 )
 
@@ -444,7 +444,7 @@ async def play(api: Api, namespace: str) -> dict[tuple[str, str], Json]:
             actors.append((situation, Actor(api, kind, namespace, name)))
 
     async def act(situation: Situation, actor: Actor) -> Json:
-        await actor.create(FINALIZER)
+        await actor.create("example.com/kept")  # to look at those that are being deleted
         await situation.come_about(actor)
         await actor.look()
         return actor.body

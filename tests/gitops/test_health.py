@@ -55,7 +55,7 @@ OF_OPERATIONS = {
     "in progress, `suspend` just set in Git": AT_WORK,
     "suspended, `suspend` just removed in Git": AT_WORK,
     "committed, and then its spec was changed": AT_WORK,
-    "deleted while its job ran, being cleaned up": GOING,
+    "deleted while its job ran, kept by a foreign finalizer": GOING,
     "deleted after its end, kept by a foreign finalizer": GOING,
 }
 OF_TABLES = {

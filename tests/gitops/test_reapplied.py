@@ -165,7 +165,7 @@ def test_applied_again_nothing_changes_and_nothing_starts(
     )
     manifests = [table, tidy, wrong, asleep]
 
-    # While the job runs, and the operator's finalizer is on.
+    # While the job runs.
     with stage.jobs.held():
         assert set(stage.apply(*manifests)) == {"created"}
         stage.space.await_phase(COMPACTION, "tidy", "Running")

@@ -247,14 +247,6 @@ class Applied:
         assert reason in ("", self.reason), self.status
         return OperationStatus.model_validate(self.status)
 
-    def wait_free(self, limit_s: float = LIMIT_S) -> None:
-        """Until its finalizer is off: nothing is left to do for it."""
-        await_that(
-            lambda: not (self.body() or {"metadata": {}})["metadata"].get("finalizers"),
-            lambda: str(self.body()),
-            limit_s,
-        )
-
     def set(self, **spec: Any) -> None:
         """Change fields of its spec."""
         self.space.patch(self.kind, self.name, {"spec": spec})

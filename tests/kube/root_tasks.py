@@ -13,6 +13,7 @@ import pytest
 from tandem.kube import handlers, kopf_loop
 from tandem.kube.kopf_loop import KopfState
 from tandem.kube.runtime.context import OperatorSettings
+from tandem.kube.runtime.controller_tasks import ControllerTasks
 
 STARTER = "multidimensional multitasker"
 """The task that starts kopf's watches, and fails with the first one that dies."""
@@ -72,7 +73,7 @@ class Run:
     async def run_kopf(self) -> bool:
         idle: Any = Idle()
         settings = self._settings, handlers.kopf_settings(self._settings, None)
-        given = *settings, kopf.OperatorRegistry(), idle, idle, idle
+        given = *settings, kopf.OperatorRegistry(), ControllerTasks(), idle, idle, idle
         return await kopf_loop.run_kopf(*given, self.stop, self.working, self.state)
 
     async def spawn_tasks(

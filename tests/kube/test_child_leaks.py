@@ -15,10 +15,9 @@ import pytest
 from kube.child_links import turns
 from kube.child_stage import TABLE, Stage, settings_of
 from support.cluster.child_hooks import Halts, kill, quickly, recorded
-from support.cluster.operator_thread import Resources, operating
+from support.cluster.operator_thread import Operator, Resources, operating
 from support.waiting import LIMIT_S, await_that
 from tandem.errors import LocksUnavailable, TandemError
-from tandem.kube import handlers
 from tandem.kube import operator as operator_module
 from tandem.kube.children import processes
 from tandem.kube.children.link import Link
@@ -123,11 +122,15 @@ def test_a_child_whose_end_the_lock_store_did_not_learn_at_once(
     lake.assert_clean()
 
 
+def controllers(operator: Operator) -> list[str]:
+    """The tasks that control resources."""
+    return [str(task) for task in operator.tasks() if task.get_name() == "control a resource"]
+
+
 def test_a_child_that_is_no_longer_wanted_while_it_begins(
     stage: Stage, made: list[Locks], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has begun then, and ends as any other one."""
-    monkeypatch.setattr(handlers, "_FORCED_EXIT_S", 0.2)
     monkeypatch.setattr(processes, "IDLE_S", 1.0)
     settings = settings_of(stage.space.cluster, stage.space.namespace)
     with operating(settings, stage.jobs, configure_child=stage.halts) as operator:
@@ -137,12 +140,8 @@ def test_a_child_that_is_no_longer_wanted_while_it_begins(
         stage.space.patch(TABLE, table, {"spec": other})
         assert made[0].joining.wait(LIMIT_S)
         stage.space.delete(TABLE, table)
-
-        def controls() -> bool:
-            return any("control_table" in str(task) for task in operator.tasks())
-
-        await_that(lambda: not controls(), "it is still controlled")
         made[0].answers.set()
+        await_that(lambda: len(controllers(operator)) == 0, lambda: controllers(operator))
         await_that(lambda: len(made[0].entries(MEMBERS)) == 1, lambda: made[0].entries(MEMBERS))
 
 
@@ -173,8 +172,7 @@ def test_an_operation_deleted_while_it_moves_is_cleaned_up(stage: Stage, made: l
             space.delete(*operation)
             await_that(lambda: sent.count("stop") > moved, lambda: sent)
             stage.halts.go()
-            space.await_gone(*operation)
-        assert stage.jobs.stopped == stage.jobs.started
+            await_that(lambda: stage.jobs.stopped == stage.jobs.started, "its job is not stopped")
         await_that(lambda: not made[0].entries(lake.location), "its locks stay")
     lake.assert_clean()
 

@@ -21,7 +21,7 @@ from tandem.kube.children.processes import ChildProcesses
 from tandem.kube.children.start import RunEnd
 from tandem.kube.client.resources import Body, ResourceCache
 from tandem.kube.metrics.collectors import Metrics
-from tandem.kube.runtime.context import StopSignal
+from tandem.kube.runtime.controller_tasks import StopReason, StopSignal
 from tandem.kube.runtime.tenants import STORES, TenantKey, tenant_of
 
 
@@ -119,59 +119,38 @@ OPERATION: Body = {
 }
 
 
-class Stopped:
-    """kopf's `stopped` of a daemon that is not to end."""
-
-    reason = None
-
-    async def wait(self) -> None:
-        await asyncio.Event().wait()
-
-
 class Answering:
     """A child that lives, and how its controllers end, one after the other."""
 
-    def __init__(self, *ends: tuple[RunEnd, bool]) -> None:
+    def __init__(self, *ends: RunEnd) -> None:
         self.key, self.end, self.ends = TenantKey("a"), "", list(ends)
 
-    async def run(self, _kind: str, _uid: str, *, on_spark: bool) -> tuple[RunEnd, bool]:
+    async def run(self, _kind: str, _uid: str, *, on_spark: bool) -> RunEnd:
         assert not on_spark
         return self.ends.pop(0)
 
 
-async def control(child: Answering, cache: ResourceCache) -> set[str]:
-    """Have the operation controlled by the child; the uids of those that are cancelled then."""
-    context: Any = SimpleNamespace(
-        resource_cache=cache, active_operations=set(), cancelled=set(), may_write=lambda: True
-    )
+async def control(child: Answering) -> None:
+    """Have the operation controlled by the child."""
+    context: Any = SimpleNamespace(resource_cache=ResourceCache(), may_write=lambda: True)
     children = ChildProcesses(context, memory=None)
     vars(children)["_children"][child.key] = child
     try:
-        await children.run(OPERATION, cast(Any, Stopped()))
+        await children.run(OPERATION, StopSignal())
     finally:
         assert not child.ends
-        assert not context.active_operations
         child.end = "in a test"
         await children.close()
-    return cast(set[str], context.cancelled)
 
 
-@pytest.mark.parametrize("there", [True, False])
-@pytest.mark.parametrize("cancelled", [True, False])
-def test_a_run_goes_on_until_it_is_over(cancelled: bool, there: bool) -> None:
-    """And that it is cancelled is known as long as the operation is there."""
-    cache = ResourceCache()
-    if there:
-        cache.update(OPERATION)
-    child = Answering((RunEnd.LEFT, False), (RunEnd.OVER, cancelled))
-    found = asyncio.run(control(child, cache))
-    assert found == ({"uid"} if cancelled and there else set())
+def test_a_run_goes_on_until_it_is_over() -> None:
+    asyncio.run(control(Answering(RunEnd.LEFT, RunEnd.OVER)))
 
 
 def test_a_run_that_failed_is_an_error() -> None:
-    """After which kopf begins another one."""
+    """After which another one is begun."""
     with pytest.raises(RuntimeError, match="its controller failed"):
-        asyncio.run(control(Answering((RunEnd.FAILED, False)), ResourceCache()))
+        asyncio.run(control(Answering(RunEnd.FAILED)))
 
 
 class Services:
@@ -207,7 +186,6 @@ class Controller:
         except asyncio.CancelledError:
             await self.may_end.wait()
             raise
-        self.context.cancelled.add("uid")
 
 
 def test_the_end_of_an_earlier_run_ends_no_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +199,7 @@ def test_the_end_of_an_earlier_run_ends_no_later_one(monkeypatch: pytest.MonkeyP
         theirs.link = Link({"run": theirs._run, "stop": theirs._stop, "leave": theirs._leave})
         cache = ResourceCache()
         cache.update(OPERATION)
-        context = SimpleNamespace(resource_cache=cache, cancelled=set())
+        context = SimpleNamespace(resource_cache=cache)
         parts: dict[str, Any] = {
             "_small": None,
             "_runs": {},
@@ -243,9 +221,9 @@ def test_the_end_of_an_earlier_run_ends_no_later_one(monkeypatch: pytest.MonkeyP
             await until(lambda: len(begun) == 2)
             assert not second.done()
             assert "uid" in vars(theirs)["_runs"]
-            services.link.notify("stop", "uid", 0)
+            services.link.notify("stop", "uid", StopReason.DELETED)
             await until(second.done)
-            assert await second == (RunEnd.OVER, True)
+            assert await second == RunEnd.OVER
         assert not child.runs
         assert not vars(theirs)["_runs"]
         assert services.forgotten == ["uid", "uid"]

@@ -147,7 +147,7 @@ def test_a_deleted_operation_is_cancelled_in_the_child(stage: Stage) -> None:
     stage.space.delete(kind, name)
     stage.halts.await_asked()
     stage.halts.go()
-    stage.space.await_gone(kind, name)
+    await_that(lambda: not lake.unreachable(), lake.unreachable)
     lake.assert_rows(rows)
     lake.assert_clean()
     assert_unlocked(stage, table, lake)
@@ -164,8 +164,10 @@ def test_a_clean_up_goes_on_when_its_child_has_died(stage: Stage) -> None:
         stage.space.delete(kind, name)
         stage.halts.await_reached()
         kill(stage.children.only())
-        stage.space.await_gone(kind, name)
-    assert stage.jobs.stopped[-1] == stage.jobs.started[-1]
+        await_that(
+            lambda: stage.jobs.stopped[-1:] == stage.jobs.started[-1:], "its job is not stopped"
+        )
+        await_that(lambda: not lake.unreachable(), lake.unreachable)
     lake.assert_rows(rows)
     lake.assert_clean()
     assert_unlocked(stage, table, lake)

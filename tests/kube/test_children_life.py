@@ -25,14 +25,13 @@ from support.jobs import quick_lake
 from support.lake.lake import batch
 from support.lake.rows import id_in, plus
 from support.waiting import await_that
-from tandem.kube import handlers
 from tandem.kube import operator as operator_module
 from tandem.kube.children import process, processes
 from tandem.kube.children.process import ChildProcess
 from tandem.kube.children.start import LEAST_MEMORY
+from tandem.kube.runtime import controller_tasks
 from tandem.operations.machine.events import Point
 from tandem.spark.runtime.parent_watch import alive
-from tandem.spec.labels import FINALIZER
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster
@@ -139,7 +138,7 @@ def test_a_controller_that_fails_runs_again(
     stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also in the child that lives on."""
-    monkeypatch.setattr(handlers, "_RETRY_S", 0.2)
+    monkeypatch.setattr(controller_tasks, "_RETRY_S", 0.2)
     with running(stage, configure_child=Fails(tmp_path)):
         table, lake = stage.lake()
         child = stage.children.only()
@@ -231,12 +230,11 @@ def test_an_operation_that_was_deleted_without_an_operator_is_cleaned_up(stage: 
         kill(stage.children.only())
         stage.halts.at(Point.RECONCILE)
         stage.halts.await_reached()
+        stage.space.await_status(TABLE, table, lambda s: bool(s.get("runningOperations")))
     stage.space.delete(kind, name)
-    found = stage.space.get(kind, name)
-    assert found is not None
-    assert FINALIZER in found["metadata"]["finalizers"]
+    assert stage.space.get(kind, name) is None
     with running(stage):
-        stage.space.await_gone(kind, name)
+        await_that(lambda: not lake.unreachable(), lake.unreachable)
     assert len(stage.children.made) == 2
     lake.assert_rows(rows)
     lake.assert_clean()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import functools
 import gc
 import importlib.metadata
 import inspect
@@ -17,7 +16,6 @@ import logging
 import re
 import weakref
 from collections.abc import AsyncIterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
@@ -27,10 +25,7 @@ import pytest
 from kopf._cogs.aiokits import aiotoggles
 from kopf._cogs.clients import api as kopf_client
 from kopf._cogs.clients.errors import APIError
-from kopf._cogs.structs import bodies, finalizers
-from kopf._cogs.structs import patches as patches_
 from kopf._cogs.structs.references import NamespaceName, Resource
-from kopf._core.intents.handlers import SpawningHandler
 from kopf._core.reactor import orchestration, queueing
 from kopf._core.reactor.inventory import ResourceMemories
 
@@ -74,36 +69,33 @@ def test_no_other_module_imports_private_parts_of_kopf() -> None:
     assert found == {Path(kopf_internals.__file__), Path(__file__)}
 
 
-def test_memories_are_found_by_key() -> None:
-    memories, body = ResourceMemories(), {"metadata": {"uid": "u"}}
+def test_no_resource_is_remembered() -> None:
     assert parameters(ResourceMemories.recall) == (
         "self, raw_body, *memobase, *noticed_by_listing, *ephemeral"
     )
-    assert parameters(kopf_internals.MinimalMemories.recall) == parameters(ResourceMemories.recall)
-    assert parameters(ResourceMemories._build_key) == "self, raw_body"
-    memory = asyncio.run(memories.recall(body))  # type: ignore[arg-type]
-    assert memories._items == {memories._build_key(body): memory}  # type: ignore[arg-type]
-    assert asyncio.run(memories.recall(body)) is memory  # type: ignore[arg-type]
-    assert memory.daemons_memory.running_daemons == {}
+    assert parameters(kopf_internals.NoMemories.recall) == parameters(ResourceMemories.recall)
+    kept, memories = ResourceMemories(), kopf_internals.NoMemories()
+    for each in (kept, memories):
+        asyncio.run(each.recall({"metadata": {"uid": "u"}}))
+    assert (len(kept._items), len(memories._items)) == (1, 0)
 
 
-def test_an_ephemeral_memory_is_not_kept() -> None:
-    memories = ResourceMemories()
-    asyncio.run(memories.recall({"metadata": {"uid": "u"}}, ephemeral=True))
-    assert memories._items == {}
+def test_tasks_of_kopf_are_recognized() -> None:
+    async def ours() -> None:
+        await asyncio.Event().wait()
 
+    async def look() -> None:
+        roots = await kopf.spawn_tasks(registry=kopf.OperatorRegistry(), clusterwide=True)
+        event = asyncio.Event()
+        others = [asyncio.create_task(ours()), asyncio.ensure_future(event.wait())]
+        not_of_kopf = kopf_internals.NotOfKopf()
+        assert [root in not_of_kopf for root in roots] == [False] * len(roots)
+        assert [other in not_of_kopf for other in others] == [True, True]
+        for task in (*roots, *others):
+            task.cancel()
+        await asyncio.gather(*roots, *others, return_exceptions=True)
 
-def test_a_handler_says_whether_it_needs_a_finalizer() -> None:
-    assert {"id", "requires_finalizer"} <= {field.name for field in fields(SpawningHandler)}
-    registry = kopf.OperatorRegistry()
-
-    async def daemon(**_: Any) -> None: ...
-
-    for name in ("with", "without"):
-        kopf.daemon("group", "v1", "things", registry=registry, id=name)(daemon)
-    kopf_internals.without_finalizer(registry, {"without"})
-    found = {h.id: h.requires_finalizer for h in registry._spawning.get_all_handlers()}
-    assert found == {"with": True, "without": False}
+    asyncio.run(look())
 
 
 class Answer:
@@ -195,47 +187,6 @@ LEAN: dict[str, Any] = {"metadata": {"uid": "u"}, "spec": {"managedFields": "a u
 )
 def test_kopf_reads_no_managed_fields(text: object, expected: object) -> None:
     assert kopf_internals.lean_loads(json.dumps(text)) == expected
-
-
-def test_a_patch_of_finalizers_is_the_same_without_the_rest_of_the_object(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    whole: Any = {
-        "metadata": {"name": "x", "resourceVersion": "1", "finalizers": ["other", "f"]},
-        "spec": {"a": [1, 2]},
-        "status": {"b": {"c": 1}},
-    }
-    bare = {**whole, "metadata": {"name": "x", "resourceVersion": "1"}}
-    block = functools.partial(finalizers.block_deletion, finalizer="f")
-    allow = functools.partial(finalizers.allow_deletion, finalizer="f")
-    patches: list[tuple[dict[str, Any], list[Any]]] = [
-        ({}, []),
-        ({}, [block]),
-        ({}, [allow]),
-        ({}, [allow, block]),
-        ({}, [lambda body: body.pop("spec")]),
-        ({"status": {"b": None}}, [block]),
-    ]
-
-    forms: list[Any] = [dict, bodies.Body]
-
-    def found() -> list[Any]:
-        return [
-            patches_.Patch(fields, fns=changes).as_json_patch(form(body))
-            for fields, changes in patches
-            for body in (whole, bare)
-            for form in forms
-        ]
-
-    monkeypatch.setattr(patches_.Patch, "as_json_patch", patches_.Patch.as_json_patch)
-    before = found()
-    assert sum(map(bool, before)) > 10
-    kopf_internals.compare_only_finalizers()
-    assert found() == before
-    assert whole["metadata"]["finalizers"] == ["other", "f"]
-    wrapped = patches_.Patch.as_json_patch
-    kopf_internals.compare_only_finalizers()
-    assert patches_.Patch.as_json_patch is wrapped, "it is wrapped once"
 
 
 def test_its_watches_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:

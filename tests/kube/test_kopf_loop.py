@@ -163,28 +163,32 @@ def test_it_is_alive_and_ready_while_kopf_works(monkeypatch: pytest.MonkeyPatch)
     limited(scene())
 
 
-@pytest.mark.parametrize("is_stopped", [True, False])
-def test_a_call_that_is_refused_during_shutdown_is_ignored(
-    monkeypatch: pytest.MonkeyPatch, *, is_stopped: bool
+def test_a_task_of_ours_that_fails_at_the_end_is_not_taken_for_one_of_kopf(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """kopf raises what tasks end with that it meets on its way out, ours among them."""
+    """kopf raises what its tasks end with that it meets on its way out."""
 
     async def scene() -> bool:
+        run = Run()
+
         async def refused() -> None:
-            if is_stopped:
-                run.stop.set()
-                with pytest.raises(asyncio.CancelledError):
-                    await endless()
+            await run.stop.wait()
             raise Forbidden(403, "Forbidden", "the role is gone")
 
-        run = Run(other=refused)
-        return await run.run(monkeypatch)
-
-    if is_stopped:
-        assert not limited(scene())
-    else:
+        ours = asyncio.create_task(refused())
+        asyncio.get_running_loop().call_later(0.05, run.stop.set)
+        again = await run.run(monkeypatch)
         with pytest.raises(Forbidden):
-            limited(scene())
+            await ours
+        return again
+
+    assert not limited(scene())
+
+
+def test_what_a_task_of_kopf_ends_with_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = failing(Forbidden(403, "Forbidden", "the role is gone"))
+    with pytest.raises(Forbidden):
+        limited(Run(other=refused).run(monkeypatch))
 
 
 def test_kopf_kills_no_process_ten_minutes_after_a_restart() -> None:

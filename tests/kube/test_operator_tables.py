@@ -55,7 +55,6 @@ def stage(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         space.namespace,
         allowed_locations=(folder.as_uri(), "s3://lake"),
         allowed_endpoints=("127.0.0.1",),
-        cancel_s=2.0,
         clean_s=0.0,
     )
     with operating(settings, jobs):

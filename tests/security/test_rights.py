@@ -25,7 +25,7 @@ from support.lake.log_blocks import LogBlocks
 from support.lake.rows import rows
 from support.lake.timed import TimedLake
 from support.waiting import await_that
-from tandem.spec.common import plural
+from tandem.spec.common import OPERATIONS, plural
 from tandem.spec.labels import FINALIZER
 from tandem.spec.resources import KINDS
 
@@ -58,7 +58,11 @@ UNUSED: Mapping[Right, str] = {
     **{
         ("tandem.dev", right, verb): "a kind of operation as those that this run applies"
         for kind in NOT_APPLIED
-        for right, verb in ((kind, "patch"), (f"{kind}/status", "patch"), (kind, "delete"))
+        for right, verb in ((f"{kind}/status", "patch"), (kind, "delete"))
+    },
+    **{
+        ("tandem.dev", plural(kind), "patch"): "to take off the finalizer of an earlier release"
+        for kind in OPERATIONS
     },
 }
 """Not used in this run, and why it is given all the same."""

@@ -12,8 +12,7 @@ compares. */}}
 {{- define "tandem.rules" -}}
 {{- $kinds := splitList "," (include "tandem.kinds" .) -}}
 {{- $operations := without $kinds "laketables" "indexservers" -}}
-# The resources of users. Patched for the finalizer that gives operations time to cancel; LakeTables
-# to remove the one that an earlier release added.
+# The resources of users. Patched only to take off the finalizer of an earlier release.
 - apiGroups: [tandem.dev]
   resources: [{{ without $kinds "indexservers" | join ", " }}]
   verbs: [get, list, watch, patch]

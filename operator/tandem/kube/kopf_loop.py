@@ -7,20 +7,19 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Coroutine
 from enum import StrEnum
 from typing import Any
 
 import kopf
 import structlog
 
-from tandem.kube.children.link import TASK
-from tandem.kube.client.api import ApiError
 from tandem.kube.controllers.ended import EndedController
 from tandem.kube.runtime.context import OperatorSettings
+from tandem.kube.runtime.controller_tasks import ControllerTasks
 from tandem.kube.runtime.kopf_internals import (
-    MinimalMemories,
+    NoMemories,
+    NotOfKopf,
     is_expired_watch,
     starter_of_watches,
     watch_tasks,
@@ -72,6 +71,7 @@ async def run_kopf(
     settings: OperatorSettings,
     kopf_settings: kopf.OperatorSettings,
     registry: kopf.OperatorRegistry,
+    controller_tasks: ControllerTasks,
     leadership: Leadership,
     ended_controller: EndedController,
     restoration: Restoration,
@@ -87,7 +87,7 @@ async def run_kopf(
         LeadershipLost
         ApiServerRestored
     """
-    over, up = asyncio.Event(), asyncio.Event()
+    over, left, up = asyncio.Event(), asyncio.Event(), asyncio.Event()
     watches = _Watches(state, is_fixed=kopf_settings.scanning.disabled)
     deadline = _Deadline(state)
 
@@ -95,7 +95,6 @@ async def run_kopf(
         over.set()
         deadline.begin()
 
-    # kopf ends every task that was started after it, so ours are started first.
     holding = asyncio.create_task(leadership.hold(), name="hold leadership")
     tidying = asyncio.create_task(ended_controller.run(), name="tidy what has ended")
     stopping = asyncio.create_task(stop.wait(), name="await the stop")
@@ -105,26 +104,25 @@ async def run_kopf(
     for task in (holding, tidying, stopping, watching, restored, renewing):
         task.add_done_callback(end)
     starting = asyncio.create_task(_when_up(up, stop, working, state), name="await the start")
-    tasks = (holding, tidying, stopping, watching, restored, renewing, starting)
+    leaving = asyncio.create_task(_leave(over, controller_tasks, left), name="end controllers")
+    tasks = (holding, tidying, stopping, watching, restored, renewing, starting, leaving)
     lost = blind = False
     try:
-        with _tolerate_refusals_at_the_end(over):
-            earlier = _Tasks(asyncio.all_tasks())
-            roots = await kopf.spawn_tasks(
-                registry=registry,
-                settings=kopf_settings,
-                memories=MinimalMemories(),
-                standalone=True,
-                clusterwide=not settings.namespaces,
-                namespaces=settings.namespaces,
-                stop_flag=over,
-                ready_flag=up,
-            )
-            watches.start_with(starter_of_watches(roots))
-            for root in roots:
-                # kopf ends with the first of them, also when none of our tasks has ended.
-                root.add_done_callback(deadline.begin)
-            await kopf.run_tasks(roots, ignored=earlier)
+        roots = await kopf.spawn_tasks(
+            registry=registry,
+            settings=kopf_settings,
+            memories=NoMemories(),
+            standalone=True,
+            clusterwide=not settings.namespaces,
+            namespaces=settings.namespaces,
+            stop_flag=left,
+            ready_flag=up,
+        )
+        watches.start_with(starter_of_watches(roots))
+        for root in roots:
+            # kopf ends with the first of them, also when none of our tasks has ended.
+            root.add_done_callback(deadline.begin)
+        await kopf.run_tasks(roots, ignored=NotOfKopf())
         lost = holding.done() and not stop.is_set()
         blind = watching.done() or renewing.done()
         for task in (tidying, restored):
@@ -141,6 +139,7 @@ async def run_kopf(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await controller_tasks.close()
         deadline.cancel()
     if lost:
         raise LeadershipLost("another operator leads now, or the lock store is unavailable")
@@ -150,29 +149,17 @@ async def run_kopf(
     return True
 
 
-class _Tasks(set[asyncio.Task[Any]]):
-    """Those that kopf must not end: the earlier ones, and whatever serves children, which outlive
-    a run of it."""
-
-    def __contains__(self, task: object) -> bool:
-        serves = isinstance(task, asyncio.Task) and task.get_name().startswith(TASK)
-        return serves or super().__contains__(task)
+async def _leave(
+    over: asyncio.Event, controller_tasks: ControllerTasks, left: asyncio.Event
+) -> None:
+    """End the controllers before kopf, which posts their events."""
+    await over.wait()
+    await controller_tasks.close()
+    left.set()
 
 
 async def _never() -> None:
     await asyncio.Event().wait()
-
-
-@contextmanager
-def _tolerate_refusals_at_the_end(over: asyncio.Event) -> Iterator[None]:
-    """kopf treats every running task as its own, and raises the exceptions of our tasks when it
-    ends. A refused call of ours must not make the process fail then."""
-    try:
-        yield
-    except ApiError as error:
-        if not over.is_set():
-            raise
-        _log.warning("refused at the end", problem=str(error))
 
 
 async def _when_up(

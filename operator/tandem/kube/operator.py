@@ -35,6 +35,7 @@ from tandem.kube.runtime.context import (
     ResourceControl,
     RunnerFactory,
 )
+from tandem.kube.runtime.controller_tasks import ControllerTasks
 from tandem.kube.runtime.leader import Leadership, LockMembers, Restoration
 from tandem.kube.runtime.slots import AutomaticSlots, JobSlots
 from tandem.kube.runtime.threads import TableThreads
@@ -124,7 +125,6 @@ async def run_operator(
     working = working or asyncio.Event()
     loop = asyncio.get_running_loop()
     kopf_internals.read_lean_json()
-    kopf_internals.compare_only_finalizers()
     kopf_internals.note_watches()
     clock, nonces = clock or SystemClock(), SystemNonces()
     metrics = Metrics()
@@ -213,12 +213,19 @@ async def run_operator(
                         if spark is not None and not await _is_installed(api, spark):
                             _log.warning("without a Spark operator: only small jobs can be done")
                             spark, later = None, _becomes_installed(api, builder)
+                        controller_tasks = ControllerTasks()
                         again = await run_kopf(
                             settings,
                             handlers.kopf_settings(settings, spark),
                             handlers.register(
-                                context, control, ended_controller, applications, spark
+                                context,
+                                control,
+                                controller_tasks,
+                                ended_controller,
+                                applications,
+                                spark,
                             ),
+                            controller_tasks,
                             leadership,
                             ended_controller,
                             restoration,

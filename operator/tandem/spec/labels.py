@@ -15,7 +15,7 @@ MANAGED_BY: Final = ("app.kubernetes.io/managed-by", "tandem")
 """Label, and its value, of every object that Tandem creates."""
 
 FINALIZER: Final = f"{PREFIX}cleanup"
-"""The operator still has to release a job, files or locks."""
+"""Earlier releases put it on operations; it is taken off."""
 RETRY_ANNOTATION: Final = f"{PREFIX}retry"
 """Any new value requests one more run of an operation that failed."""
 PLAN_LABEL: Final = f"{PREFIX}plan"

@@ -20,7 +20,7 @@ from tandem.kube.children import processes
 from tandem.kube.children.process import ChildProcess
 from tandem.kube.children.processes import ChildProcesses
 from tandem.kube.controllers.operation import OperationController
-from tandem.kube.runtime.context import StopSignal
+from tandem.kube.runtime.controller_tasks import StopSignal
 from tandem.operations.machine.events import Effect, Event, Point, StopRequest
 from tandem.operations.machine.state import OperationState
 from tandem.operations.model import Table

@@ -11,7 +11,8 @@ from tandem.kube.client.resources import Body, CachedResource, key_of
 from tandem.kube.controllers.automation import AutoCompactionController, LogAutomation, RowRetention
 from tandem.kube.controllers.operation import OperationController
 from tandem.kube.controllers.table import TableController
-from tandem.kube.runtime.context import LivingChild, OperatorContext, ResourceControl, StopSignal
+from tandem.kube.runtime.context import LivingChild, OperatorContext, ResourceControl
+from tandem.kube.runtime.controller_tasks import StopSignal
 from tandem.operations.registry import import_kinds
 from tandem.operations.session.options import Interceptor, passthrough
 from tandem.spec.common import OPERATIONS
@@ -49,7 +50,7 @@ class ControllersHere:
         """The controllers have the operator's own cache."""
 
     async def close(self) -> None:
-        """They end with kopf's daemons."""
+        """They end with the tasks in which they run."""
 
     def put(self, summary: CachedResource) -> None:
         """As `clear`."""
@@ -60,9 +61,6 @@ class ControllersHere:
     async def run(self, body: Body, stopped: StopSignal) -> None:
         made = OperationController if key_of(body)[0] in OPERATIONS else TableController
         await made(self._context, body).run(stopped)
-
-    async def clean_up(self, body: Body) -> None:
-        await OperationController(self._context, body).clean_up()
 
 
 def control_of(interceptor: Interceptor, *, here: bool = False) -> ControlFactory | None:

@@ -32,7 +32,6 @@ from tandem.locks.etcd.store import EtcdSettings
 from tandem.operations.ports import Clock
 from tandem.operations.session.options import Interceptor, passthrough
 from tandem.spec.common import plural
-from tandem.spec.labels import FINALIZER
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster
@@ -200,16 +199,12 @@ class Resources:
         return self.await_status(kind, name, lambda s: s.get("phase") in phases, limit_s)
 
     def await_end(self, kind: str, name: str, limit_s: float = LIMIT_S) -> Json:
-        """Its terminal status, once the finalizer is off."""
-        status = self.await_phase(kind, name, *ENDED, limit_s=limit_s)
-        self.await_released(kind, name)
-        return status
+        """Its terminal status."""
+        return self.await_phase(kind, name, *ENDED, limit_s=limit_s)
 
     def await_end_of(self, kind: str, name: str, phase: str) -> Json:
         """Likewise, where it may have ended otherwise before."""
-        status = self.await_phase(kind, name, phase)
-        self.await_released(kind, name)
-        return status
+        return self.await_phase(kind, name, phase)
 
     def await_reason(self, kind: str, name: str, reason: str) -> Json:
         return self.await_status(kind, name, lambda s: reason_of(s) == reason)
@@ -220,13 +215,6 @@ class Resources:
             return found is None or bool(uid and found["metadata"]["uid"] != uid)
 
         await_that(gone, lambda: f"{kind}/{name} is still there: {self.get(kind, name)}", limit_s)
-
-    def await_released(self, kind: str, name: str) -> None:
-        def released() -> bool:
-            found = self.get(kind, name)
-            return found is None or FINALIZER not in found["metadata"].get("finalizers", ())
-
-        await_that(released, lambda: f"{kind}/{name} keeps its finalizer")
 
     def events(self, name: str) -> list[str]:
         """Reasons of the events about an object, oldest first."""
@@ -352,7 +340,6 @@ def quick_settings(cluster: Cluster, *namespaces: str, **changes: Any) -> Operat
         "table_poll_s": 0.3,
         "poll_ms": 30,
         "status_s": 0.3,
-        "cancel_s": 5.0,
         # Jobs of tests are what the test says.
         "small_job_bytes": 0,
         **changes,

@@ -141,11 +141,6 @@ def operator(
     table_poll: float = option(
         10.0, "Seconds between two polls for commits of other writers.", min=0.1
     ),
-    no_finalizers: bool = option(
-        False,
-        "Put no finalizer on operations. Needed if the operator has only Roles: they are "
-        "deleted with their namespace, and the finalizers could no longer be removed.",
-    ),
     election_id: str = option("tandem", "Operators with the same id elect one leader."),
     health: str = option("0.0.0.0:8080", "host:port of /healthz, /readyz, /metrics; empty: none."),
     table_metrics: int = option(
@@ -208,7 +203,6 @@ def operator(
         election_id=election_id,
         health=health,
         table_metrics=table_metrics,
-        finalizers=not no_finalizers,
     )
     return operator.run(settings, log_format)
 

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
-from kopf import DaemonStoppingReason
 
 from tandem.jobs.runner import JobRunner
 from tandem.kube.children.link import Link
@@ -39,6 +38,7 @@ from tandem.kube.controllers.automation import AutoCompactionController, LogAuto
 from tandem.kube.controllers.operation import OperationController
 from tandem.kube.controllers.table import TableController
 from tandem.kube.runtime.context import OperatorContext
+from tandem.kube.runtime.controller_tasks import StopReason, StopSignal
 from tandem.kube.runtime.leader import LockMembers
 from tandem.kube.runtime.small_jobs import SmallJobs
 from tandem.kube.runtime.tenants import Tenant, environment
@@ -89,29 +89,12 @@ async def _serve(
         os._exit(code)
 
 
-class _Stopped:
-    """kopf's `stopped` of a daemon, as the operator passes it on."""
-
-    def __init__(self) -> None:
-        self.reason: DaemonStoppingReason | None = None
-        self._stopped = asyncio.Event()
-
-    def stop(self, reason: int) -> None:
-        """The first reason holds: the controller ends by it, whatever comes later."""
-        if self.reason is None:
-            self.reason = DaemonStoppingReason(reason)
-            self._stopped.set()
-
-    async def wait(self) -> object:
-        return await self._stopped.wait()
-
-
 @dataclass
 class _Run:
     """A controller at work. The task leads to the answer to the operator's call."""
 
-    task: asyncio.Task[tuple[RunEnd, bool]]
-    stopped: _Stopped
+    task: asyncio.Task[RunEnd]
+    stopped: StopSignal
 
 
 class _Child:
@@ -188,11 +171,11 @@ class _Child:
     def _clear(self) -> None:
         self._context.resource_cache.clear()
 
-    def _run(self, kind: str, uid: str, on_spark: bool) -> asyncio.Task[tuple[RunEnd, bool]]:
+    def _run(self, kind: str, uid: str, on_spark: bool) -> asyncio.Task[RunEnd]:
         """It is among the runs at once: what follows may be that it has to stop."""
         if on_spark and self._small is not None:
             self._small.suits_not(uid)
-        stopped, before = _Stopped(), self._runs.get(uid)
+        stopped, before = StopSignal(), self._runs.get(uid)
         controlling = self._control(kind, uid, stopped, None if before is None else before.task)
         run = self._runs[uid] = _Run(asyncio.create_task(controlling, name=f"run {kind}"), stopped)
         run.task.add_done_callback(lambda _: self._end_run(uid, run))
@@ -203,10 +186,10 @@ class _Child:
             del self._runs[uid]
 
     async def _control(
-        self, kind: str, uid: str, stopped: _Stopped, before: asyncio.Task[Any] | None
-    ) -> tuple[RunEnd, bool]:
-        """How the controller has ended, and whether the operation is cancelled. `before`: the same
-        resource's controller that the operator has left, and which ends."""
+        self, kind: str, uid: str, stopped: StopSignal, before: asyncio.Task[Any] | None
+    ) -> RunEnd:
+        """How the controller has ended. `before`: the same resource's controller that the operator
+        has left, and which ends."""
         made = OperationController if kind in OPERATIONS else TableController
         how = RunEnd.OVER
         try:
@@ -215,19 +198,19 @@ class _Child:
             body = self._context.resource_cache.body(uid)
             if body is not None:
                 await made(self._context, body).run(stopped)
-            if stopped.reason is DaemonStoppingReason.OPERATOR_EXITING:
+            if stopped.reason is StopReason.HANDED_OVER:
                 how = RunEnd.LEFT
         except Exception as error:  # noqa: BLE001 - a bug, after which the operator tries again
             _log.error("a bug: please report it", at=traceback_of(error))
             how = RunEnd.FAILED
         finally:
             self._metrics.flush(self.link)
-        return how, self._take_cancelled(uid)
+        return how
 
-    def _stop(self, uid: str, reason: int) -> None:
+    def _stop(self, uid: str, reason: str) -> None:
         run = self._runs.get(uid)
         if run is not None:
-            run.stopped.stop(reason)
+            run.stopped.stop(StopReason(reason))
 
     def _leave(self, uid: str) -> None:
         """No caller waits for the controller any more."""
@@ -235,16 +218,8 @@ class _Child:
         if run is not None:
             run.task.cancel()
 
-    async def _clean_up(self, body: Body) -> bool:
-        """Whether it is done."""
+    async def _clean_up(self, body: Body) -> None:
         await OperationController(self._context, body).clean_up()
-        return self._take_cancelled(uid_of(body))
-
-    def _take_cancelled(self, uid: str) -> bool:
-        """Whether a controller has cancelled the operation; said once."""
-        found = uid in self._context.cancelled
-        self._context.cancelled.discard(uid)
-        return found
 
     # What the controllers need, and say
 
@@ -254,7 +229,10 @@ class _Child:
         self._applications.check(
             resource.spec.spark_template, resource=resource.id, service_account=account
         )
-        return LinkedRunner(self.link, self._loop, uid_of(body))
+        uid, cache = uid_of(body), self._context.resource_cache
+        return LinkedRunner(
+            self.link, self._loop, uid, lambda: body if cache.by_uid(uid) is None else None
+        )
 
     def _renewed(self, secret: str, environ: Mapping[str, str]) -> None:
         """The tenant's Secret was read."""

@@ -20,6 +20,7 @@ from tandem.errors import ClusterUnavailable, LocksUnavailable
 from tandem.jobs.runner import JobRequest, JobStatus
 from tandem.kube.children.link import Link, LinkEnded
 from tandem.kube.client.api import Api, Unavailable
+from tandem.kube.client.resources import Body
 from tandem.kube.metrics.collectors import Instrument, Metrics
 from tandem.kube.metrics.families import Family
 from tandem.kube.runtime.slots import Lane
@@ -276,25 +277,36 @@ STATUS: Final = TypeAdapter(JobStatus)
 
 
 class LinkedRunner:
-    """The `JobRunner` of one operation: the operator has its jobs run."""
+    """The `JobRunner` of one operation: the operator has its jobs run.
 
-    def __init__(self, link: Link, loop: asyncio.AbstractEventLoop, uid: str) -> None:
+    Args:
+        deleted: returns the resource if it is gone, so that the operator does not know it any more.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        loop: asyncio.AbstractEventLoop,
+        uid: str,
+        deleted: Callable[[], Body | None],
+    ) -> None:
         self._call_operator = _CallFromThread(link, loop)
         self._uid = uid
+        self._deleted = deleted
 
     def start(self, request: JobRequest) -> None:
         self._call("jobs.start", REQUEST.dump_python(request, mode="json"))
 
     def status(self, name: str) -> JobStatus:
-        found: JobStatus = STATUS.validate_python(self._call("jobs.status", name))
+        found: JobStatus = STATUS.validate_python(self._call("jobs.status", name, self._deleted()))
         return found
 
     def stop(self, name: str) -> None:
-        self._call("jobs.stop", name)
+        self._call("jobs.stop", name, self._deleted())
 
-    def _call(self, name: str, argument: Any) -> Any:
+    def _call(self, name: str, *arguments: Any) -> Any:
         try:
-            return self._call_operator(name, self._uid, argument)
+            return self._call_operator(name, self._uid, *arguments)
         except (LinkEnded, TimeoutError) as error:
             raise ClusterUnavailable("the operator does not answer", found=str(error)) from error
 

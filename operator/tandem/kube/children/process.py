@@ -92,14 +92,12 @@ class ChildProcess:
         """Bytes that it has for itself: what a kill gives back. 0 if it has ended."""
         return _private_bytes(self.pid)
 
-    async def run(self, kind: str, uid: str, *, on_spark: bool) -> tuple[RunEnd, bool]:
-        """Have it control a resource until that has ended: how, and whether the operation is
-        cancelled. Raises: ChildEnded once another child may control it; TandemError, ValueError or
-        TypeError for an answer that is none."""
+    async def run(self, kind: str, uid: str, *, on_spark: bool) -> RunEnd:
+        """Have it control a resource: how that has ended. Raises: ChildEnded once another child may
+        control it; TandemError or ValueError for an answer that is none."""
         self.runs.add(uid)
         try:
-            how, cancelled = await self.services.link.call("run", kind, uid, on_spark)
-            return RunEnd(how), bool(cancelled)
+            return RunEnd(await self.services.link.call("run", kind, uid, on_spark))
         except LinkEnded:
             await self.released.wait()
             raise ChildEnded(self.end) from None
@@ -110,13 +108,12 @@ class ChildProcess:
             self.services.forget(uid)
             self._leave(uid)
 
-    async def clean_up(self, body: Body) -> bool:
-        """Have it cancel what a resource left. Whether that is done. Raises: ChildEnded once
-        another child may do it."""
+    async def clean_up(self, body: Body) -> None:
+        """Have it cancel what a resource left. Raises: ChildEnded once another child may do it."""
         uid = uid_of(body)
         self.runs.add(uid)
         try:
-            return bool(await self.services.link.call("clean_up", body))
+            await self.services.link.call("clean_up", body)
         except LinkEnded:
             await self.released.wait()
             raise ChildEnded(self.end) from None

@@ -23,7 +23,6 @@ from multiprocessing.context import ForkServerProcess
 from typing import Any, Final
 
 import structlog
-from kopf import DaemonStoppingReason
 
 from tandem.errors import InvalidSpec, LocksUnavailable, Reason
 from tandem.kube.children.link import LONGEST_OF_CHILD, TASK
@@ -42,7 +41,8 @@ from tandem.kube.client.resources import (
     spec_of,
     uid_of,
 )
-from tandem.kube.runtime.context import OperatorContext, StopSignal
+from tandem.kube.runtime.context import OperatorContext
+from tandem.kube.runtime.controller_tasks import StopReason, StopSignal
 from tandem.kube.runtime.leader import LockMembers
 from tandem.kube.runtime.tenants import Tenant, TenantKey, environment, tenant_of
 from tandem.kube.runtime.threads import AtWork, too_large
@@ -69,12 +69,6 @@ LOCKS_S: Final = 30.0
 operation, or its table, may be gone."""
 _LOCKS_PAUSE_S: Final = 2.0
 """Between two tries of a lock store that does not answer."""
-_MOVES: Final = DaemonStoppingReason.OPERATOR_EXITING
-"""To a child, it is as if the operator ended: the next one takes over what it leaves."""
-
-
-def _is_deleted(stopped: StopSignal) -> bool:
-    return stopped.reason is not None and DaemonStoppingReason.RESOURCE_DELETED in stopped.reason
 
 
 def _keep(tasks: set[asyncio.Task[None]], what: Coroutine[Any, Any, None], name: str) -> None:
@@ -169,7 +163,6 @@ class ChildProcesses:
         controller failed, which is a bug."""
         kind, uid = key_of(body)[0], uid_of(body)
         self._event_contexts[uid] = contextvars.copy_context()
-        self._context.active_operations.add(uid)
         stopping = asyncio.create_task(self._pass_stop(uid, stopped), name="mind the stop")
         try:
             while not stopping.done() and self._context.may_write():
@@ -180,48 +173,34 @@ class ChildProcesses:
                         break
                     if self._tenant(body) != tenant:
                         continue  # it has moved meanwhile
-                    how, cancelled = await child.run(kind, uid, on_spark=uid in self._unsuited)
+                    how = await child.run(kind, uid, on_spark=uid in self._unsuited)
                 except ChildEnded:
                     continue
-                # One that is gone would stay among the cancelled ones.
-                if cancelled and self._context.resource_cache.by_uid(uid) is not None:
-                    self._context.cancelled.add(uid)
                 if how is RunEnd.FAILED:
                     raise RuntimeError("its controller failed, see the log")
                 if how is RunEnd.OVER:
                     return
-            if kind in OPERATIONS and _is_deleted(stopped):
+            if kind in OPERATIONS and stopped.reason is StopReason.DELETED:
                 # No controller has cancelled it.
                 await self._clean_up(self._context.resource_cache.body(uid) or body)
         finally:
             stopping.cancel()
             self._event_contexts.pop(uid, None)
-            self._context.active_operations.discard(uid)
-
-    async def clean_up(self, body: Body) -> None:
-        """Cancel what a resource left that was deleted while no operator ran."""
-        uid = uid_of(body)
-        self._event_contexts[uid] = contextvars.copy_context()
-        self._context.active_operations.add(uid)
-        try:
-            await self._clean_up(body)
-        finally:
-            self._event_contexts.pop(uid, None)
-            self._context.active_operations.discard(uid)
 
     async def _clean_up(self, body: Body) -> None:
-        while (child := await self._child(self._tenant(body), None)) is not None:
+        over = False
+        while not over:
             with suppress(ChildEnded):
-                if await child.clean_up(body):
-                    self._context.cancelled.add(uid_of(body))
-                return
+                child = await self._child(self._tenant(body), None)
+                if child is not None:
+                    await child.clean_up(body)
+                over = True
 
     async def _pass_stop(self, uid: str, stopped: StopSignal) -> None:
         await stopped.wait()
-        reason = stopped.reason
         for child in self.living():
             if uid in child.runs:
-                child.services.link.notify("stop", uid, 0 if reason is None else reason.value)
+                child.services.link.notify("stop", uid, stopped.reason)
 
     # Which child
 
@@ -255,14 +234,14 @@ class ChildProcesses:
             if moving - {table.uid}:
                 self._retire(child)
             for uid in moving:
-                child.services.link.notify("stop", uid, _MOVES.value)
+                child.services.link.notify("stop", uid, StopReason.HANDED_OVER)
 
     def _retire(self, child: ChildProcess) -> None:
         """End it as soon as it has left what it controls to the next one, at no cost."""
         if self._children.get(child.key) is child:
             self._retired.add(self._children.pop(child.key))
             for uid in child.runs:
-                child.services.link.notify("stop", uid, _MOVES.value)
+                child.services.link.notify("stop", uid, StopReason.HANDED_OVER)
 
     async def _child(
         self, key: TenantKey, stopping: asyncio.Task[None] | None

@@ -25,7 +25,7 @@ from tandem.kube.children.ports import (
 )
 from tandem.kube.client import events
 from tandem.kube.client.api import Forbidden, Unavailable
-from tandem.kube.client.resources import TABLE_KIND
+from tandem.kube.client.resources import TABLE_KIND, Body
 from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.runtime.leader import MEMBERS
 from tandem.kube.runtime.slots import Lane
@@ -322,32 +322,40 @@ class ChildServices:
         runner, found = self._runner(uid), REQUEST.validate_python(request)
         await self._loop.run_in_executor(self._job_threads, runner.start, found)
 
-    async def _job_status(self, uid: str, name: str) -> Any:
-        runner = self._runner(uid)
+    async def _job_status(self, uid: str, name: str, deleted: Body | None) -> Any:
+        runner = self._runner(uid, deleted)
         status = await self._loop.run_in_executor(self._job_threads, runner.status, str(name))
         return STATUS.dump_python(status, mode="json")
 
-    async def _stop_job(self, uid: str, name: str) -> None:
-        runner = self._runner(uid)
+    async def _stop_job(self, uid: str, name: str, deleted: Body | None) -> None:
+        runner = self._runner(uid, deleted)
         await self._loop.run_in_executor(self._job_threads, runner.stop, str(name))
 
-    def _runner(self, uid: str) -> JobRunner:
+    def _runner(self, uid: str, deleted: Body | None = None) -> JobRunner:
+        """`deleted`: the operation as the child knows it, if it is gone. Its runner is not kept,
+        and reads and stops only applications that belong to it."""
         found = self._runners.get(uid)
         if found is None:
-            cache = self._context.resource_cache
-            body = cache.body(uid)
-            resource = None if body is None else parse(body)
-            if not isinstance(resource, Operation) or resource.namespace != self._tenant.namespace:
-                raise ClusterUnavailable("the operator does not know the operation", found=uid)
-            table = cache.get((TABLE_KIND, resource.namespace, resource.spec.table_ref.name))
-            table_body = None if table is None else cache.body(table.uid)
-            lake = None if table_body is None else parse(table_body)
-            assert body is not None
-            made = self._context.runner_factory(
-                resource, body, lake if isinstance(lake, LakeTable) else None
-            )
-            found = self._runners[uid] = made
+            body = self._context.resource_cache.body(uid)
+            if body is None and deleted is not None:
+                return self._made({**deleted, "metadata": {**deleted["metadata"], "uid": uid}})
+            found = self._runners[uid] = self._made(body)
         return found
+
+    def _made(self, body: Body | None) -> JobRunner:
+        """The runner of an operation's jobs. Raises: ClusterUnavailable if it is none of the
+        tenant's namespace; InvalidSpec."""
+        resource = None if body is None else parse(body)
+        if not isinstance(resource, Operation) or resource.namespace != self._tenant.namespace:
+            raise ClusterUnavailable("the operator does not know the operation")
+        cache = self._context.resource_cache
+        table = cache.get((TABLE_KIND, resource.namespace, resource.spec.table_ref.name))
+        table_body = None if table is None else cache.body(table.uid)
+        lake = None if table_body is None else parse(table_body)
+        assert body is not None
+        return self._context.runner_factory(
+            resource, body, lake if isinstance(lake, LakeTable) else None
+        )
 
     def forget(self, uid: str) -> None:
         """The operation's controller has ended."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from tandem.kube.client.api import ResourcePath
 from tandem.spec.common import GROUP, OPERATIONS, VERSION, ResourceKey, plural
-from tandem.spec.labels import FINALIZER, PLAN_LABEL, PREFIX, RETRY_ANNOTATION
+from tandem.spec.labels import PLAN_LABEL, PREFIX, RETRY_ANNOTATION
 from tandem.spec.resources import LakeTable
 from tandem.spec.status import ENDED, Phase
 
@@ -72,10 +72,6 @@ def retry_requested(body: Body) -> str:
 
 def is_deleting(body: Body) -> bool:
     return "deletionTimestamp" in body["metadata"]
-
-
-def has_finalizer(body: Body) -> bool:
-    return FINALIZER in (body["metadata"].get("finalizers") or ())
 
 
 def is_plan_copy(body: Body) -> bool:

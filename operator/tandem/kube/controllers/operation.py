@@ -15,7 +15,6 @@ import threading
 from collections import deque
 
 import structlog
-from kopf import DaemonStoppingReason
 
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import InvalidSpec, Reason, StorageError, TandemError, TooLarge, Unreachable
@@ -25,7 +24,6 @@ from tandem.kube.client.resources import (
     TABLE_KIND,
     Body,
     generation_of,
-    has_finalizer,
     key_of,
     retry_requested,
     spec_of,
@@ -35,7 +33,8 @@ from tandem.kube.client.resources import (
 from tandem.kube.controllers.preconditions import table_for_cleaning, waiting_reason
 from tandem.kube.controllers.reporting import BEGUN, InstrumentedInterceptor, Reporter
 from tandem.kube.controllers.session_loop import SessionLoop, Signals
-from tandem.kube.runtime.context import OperatorContext, StopSignal
+from tandem.kube.runtime.context import OperatorContext
+from tandem.kube.runtime.controller_tasks import StopReason, StopSignal
 from tandem.kube.runtime.log_context import LogContext, bound_log_context
 from tandem.kube.runtime.slots import Lane
 from tandem.operations.execute import ExecutionOptions, finish, open_session
@@ -50,7 +49,6 @@ from tandem.spec.resources import Operation
 from tandem.spec.status import ENDED, OperationStatus, Phase
 
 _log = structlog.get_logger("tandem.kube.controllers.operation")
-_FINALIZER_S = 15.0
 _LOOK_AGAIN_S = 5.0
 _AFTER_BUG_S = 10.0
 _INTERRUPT_S = 8.0
@@ -104,7 +102,6 @@ class OperationController:
 
     async def _run(self, stopped: StopSignal) -> None:
         context = self._context
-        context.active_operations.add(self._uid)
         minding = asyncio.create_task(self._await_stop(stopped), name="mind the stop")
         try:
             with context.resource_lock(self._key) as lock:
@@ -116,14 +113,12 @@ class OperationController:
         finally:
             minding.cancel()
             await self._reporter.close()
-            context.active_operations.discard(self._uid)
 
     async def clean_up(self) -> None:
-        """Cancel what a resource left that was deleted while no operator ran."""
+        """Cancel what a resource left whose deletion no controller has seen."""
         self._deleted = True
         # Its status may say less than what was done.
         self._inherited = True
-        self._context.active_operations.add(self._uid)
         try:
             with (
                 bound_log_context(self._log_context),
@@ -133,19 +128,17 @@ class OperationController:
                     await self._live()
         finally:
             await self._reporter.close()
-            self._context.active_operations.discard(self._uid)
 
     # Notifications
 
     async def _await_stop(self, stopped: StopSignal) -> None:
         await stopped.wait()
-        reason = stopped.reason
-        mismatch = reason == DaemonStoppingReason.FILTERS_MISMATCH
-        if reason is not None and DaemonStoppingReason.RESOURCE_DELETED in reason:
-            self._deletion_seen()
-        elif mismatch and self._is_gone:
-            self._object_gone()
-        elif mismatch and self._session is not None:
+        if stopped.reason is StopReason.DELETED:
+            if self._is_gone:
+                self._object_gone()
+            else:
+                self._deletion_seen()
+        elif stopped.reason is StopReason.ENDED and self._session is not None:
             # Another operator has reported the end. Our session detects that and releases the
             # locks, which would otherwise be held as long as this process lives.
             self._signals.wake.set()
@@ -171,10 +164,9 @@ class OperationController:
         return self._context.resource_cache.by_uid(self._uid) is None
 
     def _object_gone(self) -> None:
-        """The object is gone: without our finalizer it is removed at once. A write may find out
-        before the watch does."""
+        """The object is gone. A write may find out before the watch does."""
         self._context.gone(self._uid)
-        self._reporter.stop_reporting()
+        self._reporter.object_gone()
         self._deletion_seen()
 
     def _deletion_seen(self) -> None:
@@ -242,8 +234,6 @@ class OperationController:
         ends = [cache.watch(key, self._changed) for key in watched]
         try:
             self._changed()  # perhaps since our body was taken
-            if not self._deleted:
-                await self._await_finalizer()
             while not self._signals.leaving and self._context.may_write():
                 if self._deleted and not (self._has_begun or self._inherited):
                     break
@@ -260,16 +250,6 @@ class OperationController:
             small = self._context.small_jobs
             if self._deleted and small is not None:
                 await asyncio.to_thread(small.leave, self._uid)
-
-    async def _await_finalizer(self) -> None:
-        """Wait for our finalizer before any effect, since without it we could not clean up; go on
-        without it after `_FINALIZER_S`."""
-        if not self._context.settings.finalizers:
-            return
-        loop = asyncio.get_running_loop()
-        until = loop.time() + _FINALIZER_S
-        while not has_finalizer(self._body) and not self._is_over() and loop.time() < until:
-            await self._signals.wait(until - loop.time())
 
     @property
     def _has_begun(self) -> bool:
@@ -485,8 +465,6 @@ class OperationController:
 
     async def _end(self, status: OperationStatus) -> None:
         await self._reporter.finish(status, write=not self._deleted)
-        if self._deleted and not self._is_gone:
-            self._context.cancelled.add(self._uid)
         context = self._context.tables.get((self._key[1], self._table_name))
         if context is not None:
             context.refresh_soon()

@@ -151,7 +151,6 @@ class Reporter:
         # kopf's queue of events is found by the context of its handler, in which we are now.
         self._handler_context = contextvars.copy_context()
         self._event_recorder = EventRecorder(known)
-        self._is_stopped = False
         self._writer = status_writer(context, body, on_gone=on_gone)
 
     @property
@@ -224,10 +223,8 @@ class Reporter:
         if write:
             await self._writer.finish(status.manifest())
 
-    def stop_reporting(self) -> None:
-        """The resource is gone: from now on report to the log alone. Its namespace may be
-        terminating, too, where nothing can be created."""
-        self._is_stopped = True
+    def object_gone(self) -> None:
+        """The resource is gone: from now on report by events and the log alone."""
         self._writer.gone = True
 
     async def close(self) -> None:
@@ -269,8 +266,6 @@ class Reporter:
         )
 
     def _record_event(self, status: OperationStatus) -> None:
-        if self._is_stopped:
-            return
         self._handler_context.copy().run(self._event_recorder.record, self.body, status)
 
 

@@ -29,8 +29,10 @@ from tandem.kube.client.resources import (
     uid_of,
     version_of,
 )
+from tandem.kube.controllers.missed_deletions import cancel_missed
 from tandem.kube.controllers.status_writer import status_writer
-from tandem.kube.runtime.context import OperatorContext, StopSignal
+from tandem.kube.runtime.context import OperatorContext
+from tandem.kube.runtime.controller_tasks import StopSignal
 from tandem.kube.runtime.log_context import LogContext, bound_log_context
 from tandem.kube.tables.context import TableContext, TableDependencies
 from tandem.kube.tables.location_policy import LocationPolicy
@@ -61,11 +63,11 @@ _FAILED_MS = 600_000
 
 
 class CleaningController:
-    """The cleaning rounds of one table, run by its daemon's task.
+    """The cleaning rounds of one table, run by its controller's task.
 
     Args:
         body: the LakeTable as it is now.
-        wake: wakes the daemon when there is something to report.
+        wake: wakes the controller when there is something to report.
 
     Attributes:
         status: what to add to the table's status.
@@ -223,8 +225,8 @@ _IDLE_MOST = 6.0
 _LEAVE_S = 2.0
 """How long the end of the operator waits for a look that is under way."""
 _STILL_THERE_S = 300.0
-"""How often to check whether the resource still exists. No finalizer keeps it, and a watch that
-had to list again does not report what was deleted meanwhile."""
+"""How often to check whether the resource still exists: a watch that had to list again does not
+report what was deleted meanwhile."""
 
 
 def new_table(context: OperatorContext, uid: str, *, adopted: bool) -> TableContext:
@@ -257,6 +259,8 @@ class TableController:
         self._leaving = False
         self._living: asyncio.Task[None] | None = None
         known = dict(status_of(body))
+        self._ran: tuple[str, ...] = tuple(map(str, known.get("runningOperations") or ()))
+        """What ran by the last status, until it is known what became of it."""
         ready = condition(body, "Ready")
         settings = context.settings
         self._writer = status_writer(context, body, on_gone=self._object_gone)
@@ -377,6 +381,9 @@ class TableController:
                     next_look = loop.time() + self._interval_s
             if self._table.problem != problem:
                 self._context.table_changed(*self._key[1:])
+            if self._ran and self._table.is_ready:
+                ran, self._ran = self._ran, ()
+                await cancel_missed(self._context, self._table, *self._key[1:], ran)
             if (
                 self._table.locks
                 or self._table.log_locks

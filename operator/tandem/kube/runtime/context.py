@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from kopf import DaemonStoppingReason
-
 from tandem.jobs.runner import SMALL_BYTES, JobRunner
 from tandem.kube.client.api import Api
 from tandem.kube.client.resources import TABLE_KIND, Body, CachedResource, ResourceCache
 from tandem.kube.metrics.collectors import Metrics
+from tandem.kube.runtime.controller_tasks import StopSignal
 from tandem.kube.runtime.slots import JobLimits, OperationSlots, Slots
 from tandem.kube.runtime.tenants import SmallJobRules
 from tandem.kube.runtime.threads import TableThreads
@@ -73,9 +72,6 @@ class OperatorSettings:
         instance: the name of this process among them, in logs and in events.
         health: `host:port` of /healthz, /readyz and /metrics, "" for none.
         table_metrics: how many tables have metrics of their own, those with the most files.
-        cancel_s: how long a deleted operation may take to clean up before its resource is removed.
-        finalizers: whether a deleted operation's resource stays until it is cleaned up. Must be
-            off if our permissions in a namespace are deleted with it (docs/decisions/0071).
         clean_s: how long after the start a table is first cleaned, times one to four.
         index_poll_s: how often an index server is asked what it holds.
         index_calm_s: how long the tables of one have to stay the same before it restarts for them.
@@ -101,8 +97,6 @@ class OperatorSettings:
     instance: str = field(default_factory=default_instance)
     health: str = ""
     table_metrics: int = 100
-    cancel_s: float = 60.0
-    finalizers: bool = True
     clean_s: float = 60.0
     index_poll_s: float = 15.0
     index_calm_s: float = 10.0
@@ -150,7 +144,6 @@ class OperatorSettings:
             "store_timeout_s": self.store_timeout_s,
             "table_memory": self.table_memory,
             "table_poll_s": self.table_poll_s,
-            "finalizers": self.finalizers,
             "health": self.health,
             "table_metrics": self.table_metrics,
         }
@@ -168,15 +161,6 @@ class RunnerFactory(Protocol):
     thread or in the loop."""
 
     def __call__(self, resource: Operation, body: Body, table: LakeTable | None) -> JobRunner: ...
-
-
-class StopSignal(Protocol):
-    """kopf's `stopped` of a daemon."""
-
-    @property
-    def reason(self) -> DaemonStoppingReason | None: ...
-
-    async def wait(self) -> object: ...
 
 
 class TableAutomation(Protocol):
@@ -232,10 +216,6 @@ class ResourceControl(Protocol):
         """Have a resource controlled until that is over, or `stopped`."""
         ...
 
-    async def clean_up(self, body: Body) -> None:
-        """Cancel what a resource left that was deleted while no operator ran."""
-        ...
-
 
 @dataclass(frozen=True, slots=True)
 class IndexServerFacts:
@@ -251,11 +231,10 @@ class IndexServerFacts:
 @dataclass
 class OperatorContext:
     """`may_write`: whether we lead: not before the election, and never again once it was lost.
-    `active_operations`: the uids of operations that have a running controller; `cancelled`: of
-    those that are being deleted and are cleaned up; `table_threads`: those that work on tables;
-    `index_threads`: those that ask index servers, which may hang. `small_jobs`: those that this
-    process does itself; None if every job has an application. `figures`: of the tables, by
-    namespace and name. `control`: None in a child. `interceptor`: wraps every effect, in tests."""
+    `table_threads`: those that work on tables; `index_threads`: those that ask index servers, which
+    may hang. `small_jobs`: those that this process does itself; None if every job has an
+    application. `figures`: of the tables, by namespace and name. `control`: None in a child.
+    `interceptor`: wraps every effect, in tests."""
 
     settings: OperatorSettings
     api: Api
@@ -281,8 +260,6 @@ class OperatorContext:
     tables: dict[tuple[str, str], TableContext] = field(default_factory=dict)
     figures: dict[tuple[str, str], TableFigures] = field(default_factory=dict)
     index_servers: dict[tuple[str, str], IndexServerFacts] = field(default_factory=dict)
-    active_operations: set[str] = field(default_factory=set)
-    cancelled: set[str] = field(default_factory=set)
     _resource_locks: dict[ResourceKey, tuple[asyncio.Lock, list[None]]] = field(
         default_factory=dict
     )

@@ -5,12 +5,11 @@ was checked, and checks that each part is as it is used here.
 
 | part of kopf | used for |
 |---|---|
-| `ResourceMemories`: `recall`, `_items`, `_build_key` | which resources it remembers |
-| `OperatorRegistry._spawning._handlers`, `requires_finalizer` | where it puts a finalizer |
+| `ResourceMemories.recall` | which resources it remembers |
 | `_cogs.clients.api`: `request`, `json` | how it reads JSON, and what it leaves out |
-| `Patch.as_json_patch`, `_original`, the functions of `finalizers` | what a patch compares |
 | `orchestration.spawn_missing_watchers`, `Ensemble.watcher_tasks` | its watches |
 | the name of a task | which one starts the watches |
+| the files of its coroutines | which tasks are its own |
 | `status` of its API errors | that a watch has expired |
 """
 
@@ -19,35 +18,27 @@ from __future__ import annotations
 import asyncio
 import functools
 import weakref
-from collections.abc import Collection, Container
-from dataclasses import replace
+from collections.abc import Collection, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import kopf
 from kopf._cogs.clients import api as kopf_client
-from kopf._cogs.structs import finalizers
-from kopf._cogs.structs.patches import Patch
 from kopf._core.reactor import orchestration
 from kopf._core.reactor.inventory import ResourceMemories, ResourceMemory
 
 from tandem.kube.client.api import loads
-from tandem.kube.client.resources import TABLE_KIND, is_active
-from tandem.spec.common import GROUP
 
 _GONE = 410
-_FINALIZERS = (finalizers.block_deletion, finalizers.allow_deletion)
+_KOPF = f"{Path(kopf.__file__).parent}/"
 _STARTER_TASK = "multidimensional multitasker"
 _watches: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.WeakSet[asyncio.Task[Any]]]
 _watches = weakref.WeakKeyDictionary()
 
 
-class MinimalMemories(ResourceMemories):
-    """Keeps only LakeTables, IndexServers, and operations that are active or still have a daemon.
-
-    kopf keeps every whole object that it has ever seen. Tens of thousands of operations that have
-    ended need not be kept.
-    """
+class NoMemories(ResourceMemories):
+    """kopf keeps every whole object that it has ever seen. Handlers of events need none of them."""
 
     async def recall(
         self,
@@ -55,35 +46,29 @@ class MinimalMemories(ResourceMemories):
         *,
         memobase: Any = None,
         noticed_by_listing: bool = False,
-        ephemeral: bool = False,
+        ephemeral: bool = True,  # noqa: ARG002 - kopf's
     ) -> ResourceMemory:
-        known = self._items.get(self._build_key(raw_body))
-        busy = known is not None and known.daemons_memory.running_daemons
-        if not busy and not _is_needed(raw_body):
-            self._items.pop(self._build_key(raw_body), None)
-            ephemeral = True
         return await super().recall(
-            raw_body,
-            memobase=memobase,
-            noticed_by_listing=noticed_by_listing,
-            ephemeral=ephemeral,
+            raw_body, memobase=memobase, noticed_by_listing=noticed_by_listing, ephemeral=True
         )
 
 
-def _is_needed(body: Any) -> bool:
-    if not str(body.get("apiVersion", "")).startswith(f"{GROUP}/"):
-        return False
-    return body["kind"] == TABLE_KIND or is_active(body)
+class NotOfKopf(Collection[asyncio.Task[Any]]):
+    """All tasks that kopf has not made. At its end it would cancel all tasks that were begun since
+    its start, also those of controllers, which leave their resources to the next run, and of child
+    processes, which outlive this one."""
 
+    def __contains__(self, task: object) -> bool:
+        if not isinstance(task, asyncio.Task):
+            return False
+        code = getattr(task.get_coro(), "cr_code", None)
+        return code is None or not code.co_filename.startswith(_KOPF)
 
-def without_finalizer(registry: kopf.OperatorRegistry, daemons: Container[str]) -> None:
-    """Keep kopf from adding a finalizer to the resources of these daemons (ids), which is its
-    default. kopf removes a finalizer that an earlier release has added."""
-    handlers = registry._spawning._handlers
-    handlers[:] = [
-        replace(handler, requires_finalizer=False) if handler.id in daemons else handler
-        for handler in handlers
-    ]
+    def __iter__(self) -> Iterator[asyncio.Task[Any]]:
+        return (task for task in asyncio.all_tasks() if task in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 def read_lean_json() -> None:
@@ -117,30 +102,6 @@ def lean_loads(text: str | bytes) -> Any:
             if isinstance(item, dict) and isinstance(item.get("metadata"), dict):
                 item["metadata"].pop("managedFields", None)
     return found
-
-
-def compare_only_finalizers() -> None:
-    """Have kopf compare only the metadata of an object whose finalizers it changes, for the rest of
-    the process. It copies and compares the whole object, also for an empty patch, which takes
-    longer than the request."""
-    inner = Patch.as_json_patch
-    if getattr(inner, "of_metadata", False):
-        return
-
-    @functools.wraps(inner)
-    def as_json_patch(patch: Patch, body: Any = None) -> Any:
-        if not patch:
-            return []
-        whole = patch._original if body is None else body
-        only_finalizers = not dict(patch) and all(
-            getattr(fn, "func", None) in _FINALIZERS for fn in patch.fns
-        )
-        if only_finalizers and whole is not None and "metadata" in whole:
-            return inner(patch, {"metadata": whole["metadata"]})
-        return inner(patch, body)
-
-    vars(as_json_patch)["of_metadata"] = True
-    setattr(Patch, "as_json_patch", as_json_patch)  # noqa: B010 - mypy refuses an assignment
 
 
 def note_watches() -> None:

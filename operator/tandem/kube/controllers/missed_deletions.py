@@ -1,0 +1,95 @@
+"""Cancels the operations whose resources were deleted while no operator ran.
+
+No finalizer keeps such a resource. What it was doing is named in the status of its LakeTable, and
+its spec is below the table's `_tandem/`. What was in neither is cleaned up as of a process that
+died (`tandem.planning.cleaning`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+import structlog
+
+from tandem.errors import TandemError
+from tandem.kube.client.api import ApiError, NotFound
+from tandem.kube.client.resources import Body, is_deleting, key_of, path
+from tandem.kube.controllers.operation import OperationController
+from tandem.kube.runtime.context import OperatorContext
+from tandem.kube.tables.context import TableContext
+from tandem.operations.attempt import garbage, paths, records
+from tandem.operations.attempt.records import OperationRecord
+from tandem.operations.model import Table
+from tandem.spec.common import GROUP, OPERATIONS, VERSION
+
+_log = structlog.get_logger("tandem.kube.missed_deletions")
+_MOST: Final = 100
+"""So many names of a status are looked into: users may write anything into it."""
+
+
+async def cancel_missed(
+    context: OperatorContext, table: TableContext, namespace: str, name: str, ran: Collection[str]
+) -> None:
+    """Cancel what is left of the operations that ran on a table by its last status, as
+    `TableCompaction/nightly`, and of which there is no resource any more."""
+    gone = [each for each in list(ran)[:_MOST] if await _is_gone(context, namespace, each)]
+    opened = table.table
+    if not gone or opened is None:
+        return
+    try:
+        bodies = await context.threads(
+            table.uid, lambda: _left_by(opened, namespace, name, frozenset(gone))
+        )
+    except TandemError as error:
+        _log.warning("not cleaned up", namespace=namespace, table=name, problem=str(error))
+        return
+    for body in bodies:
+        kind, _, operation = key_of(body)
+        _log.info("was deleted meanwhile", kind=kind, namespace=namespace, name=operation)
+        await OperationController(context, body).clean_up()
+
+
+async def _is_gone(context: OperatorContext, namespace: str, display: str) -> bool:
+    kind, _, name = display.partition("/")
+    if kind not in OPERATIONS:
+        return False
+    try:
+        # One that is being deleted has no controller, if that began before this operator.
+        return is_deleting(await context.api.get(path(kind, namespace, name)))
+    except NotFound:
+        return True
+    except ApiError as error:
+        _log.warning("not found out", namespace=namespace, name=display, problem=str(error))
+        return False
+
+
+def _left_by(table: Table, namespace: str, name: str, gone: Collection[str]) -> list[Body]:
+    """The resources of the unfinished operations that have these names, as far as their records say
+    it. Raises: ManifestInvalid, StorageError."""
+    unfinished = {pin.operation_id for pin in garbage.unfinished(table.store)}
+    found = []
+    for operation_id in sorted(unfinished):
+        record = records.load(table.store, paths.identity(operation_id), OperationRecord)
+        if record is None or record.namespace != namespace:
+            continue
+        if f"{record.kind}/{record.name}" in gone:
+            found.append(_body(record, name))
+    return found
+
+
+def _body(record: OperationRecord, table: str) -> Body:
+    return {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": record.kind,
+        "metadata": {
+            "namespace": record.namespace,
+            "name": record.name,
+            # Which uid it had is not known. It has no application: Kubernetes deletes that with it.
+            "uid": f"deleted-{record.operation_id}",
+            "resourceVersion": "0",
+            "generation": 1,
+        },
+        "spec": {**record.spec, "tableRef": {"name": table}},
+        "status": {},
+    }
