@@ -9,6 +9,7 @@ and `tandem.planning` do.
     reporting         what its status, events, metrics and log lines say
     status_writer     writes statuses, seldom, and the terminal one reliably
     spark_jobs        jobs as SparkApplications
+    missed_deletions  operations that were deleted while no operator ran
     ended             removes operations that have ended, and follows changes of their spec
     table             the life cycle of a LakeTable, and rounds of cleaning
     automation        automatic compaction, merges of the log, drops of old rows

@@ -1,5 +1,5 @@
 """Why an operation cannot start now: it is suspended, or waits for another operation or for its
-table. Also finds the table of a deleted operation, which may not be ready or be deleted itself.
+table. Also opens tables, such as that of a deleted operation, which may be deleted itself.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import structlog
 from tandem.errors import Reason, TandemError
 from tandem.kube.client.api import ApiError
 from tandem.kube.client.resources import TABLE_KIND, path, spec_of, uid_of
-from tandem.kube.controllers.table import new_table
 from tandem.kube.runtime.context import OperatorContext
+from tandem.kube.tables.context import TableContext, TableDependencies
+from tandem.kube.tables.location_policy import LocationPolicy
 from tandem.operations.model import Table
 from tandem.spec.common import ResourceKey
 from tandem.spec.loader import cycle_error, parse
@@ -104,6 +105,22 @@ def _table(context: OperatorContext, resource: Operation) -> WaitingReason | Non
     state = "has not been read yet" if exists else "does not exist"
     why = f"waits for {TABLE_KIND}/{name}, which {state}"
     return WaitingReason(Phase.PENDING, Reason.WAITING_FOR_DEPENDENCY, why)
+
+
+def new_table(context: OperatorContext, uid: str, *, adopted: bool) -> TableContext:
+    """A table that was not refreshed yet."""
+    dependencies = TableDependencies(
+        context.api,
+        lambda call: context.threads(uid, call),
+        context.locks,
+        context.clock,
+        context.nonces,
+        context.metrics,
+        LocationPolicy(context.settings.allowed_locations, context.settings.allowed_endpoints),
+        context.settings.store_timeout_s,
+        context.on_secret,
+    )
+    return TableContext(uid, dependencies, adopted=adopted)
 
 
 async def table_for_cleaning(context: OperatorContext, resource: Operation) -> Table | None:

@@ -30,12 +30,12 @@ from tandem.kube.client.resources import (
     version_of,
 )
 from tandem.kube.controllers.missed_deletions import cancel_missed
+from tandem.kube.controllers.preconditions import new_table
 from tandem.kube.controllers.status_writer import status_writer
 from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.runtime.controller_tasks import StopSignal
 from tandem.kube.runtime.log_context import LogContext, bound_log_context
-from tandem.kube.tables.context import TableContext, TableDependencies
-from tandem.kube.tables.location_policy import LocationPolicy
+from tandem.kube.tables.context import TableContext
 from tandem.kube.tables.status import compose, remembered_since
 from tandem.operations.clean.block_log import clean_with_log
 from tandem.operations.clean.clean import CleaningOptions, CleaningResult, rules_for
@@ -227,22 +227,6 @@ _LEAVE_S = 2.0
 _STILL_THERE_S = 300.0
 """How often to check whether the resource still exists: a watch that had to list again does not
 report what was deleted meanwhile."""
-
-
-def new_table(context: OperatorContext, uid: str, *, adopted: bool) -> TableContext:
-    """A table that was not refreshed yet."""
-    dependencies = TableDependencies(
-        context.api,
-        lambda call: context.threads(uid, call),
-        context.locks,
-        context.clock,
-        context.nonces,
-        context.metrics,
-        LocationPolicy(context.settings.allowed_locations, context.settings.allowed_endpoints),
-        context.settings.store_timeout_s,
-        context.on_secret,
-    )
-    return TableContext(uid, dependencies, adopted=adopted)
 
 
 class TableController:
