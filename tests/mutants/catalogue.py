@@ -13,7 +13,7 @@ from mutants.model import Check, Mutant
 FOLDER = Path(__file__).parent
 FILES = (
     *("rules", "replaces", "serving", "engine", "edits", "batches", "blocks", "automatic"),
-    *("assignment", "index", "spread", "in_process", "children"),
+    *("assignment", "index", "spread", "in_process", "children", "controllers"),
 )
 """In the order of the page."""
 
