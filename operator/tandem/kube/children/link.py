@@ -34,8 +34,6 @@ _UNSENT: Final = 256 << 20
 """Bytes that the other side may leave unread: more of them, and it hangs. After a new list, all
 objects of a namespace are said at once."""
 
-TASK: Final = "child: "
-"""How the names of tasks begin that serve a child. kopf must not end them with its own."""
 
 Handler = Callable[..., Coroutine[Any, Any, Any] | asyncio.Task[Any] | None]
 """Called in the loop with the arguments of a message, as soon as that is read. For a call it
@@ -163,7 +161,7 @@ class Link:
             self._send({"number": number, "answer": None})
             return
         if not isinstance(begun, asyncio.Task):
-            begun = asyncio.create_task(begun, name=f"{TASK}answer {name}")
+            begun = asyncio.create_task(begun, name=f"answer a child: {name}")
         self._answering.add(begun)
         begun.add_done_callback(partial(self._answer, number, name))
 

@@ -25,7 +25,7 @@ from typing import Any, Final
 import structlog
 
 from tandem.errors import InvalidSpec, LocksUnavailable, Reason
-from tandem.kube.children.link import LONGEST_OF_CHILD, TASK
+from tandem.kube.children.link import LONGEST_OF_CHILD
 from tandem.kube.children.process import ChildEnded, ChildProcess, PodMemory
 from tandem.kube.children.services import ChildServices
 from tandem.kube.children.start import ChildSettings, RunEnd
@@ -73,7 +73,7 @@ _LOCKS_PAUSE_S: Final = 2.0
 
 def _keep(tasks: set[asyncio.Task[None]], what: Coroutine[Any, Any, None], name: str) -> None:
     """Begin a task that serves children, and keep it until it is done: the loop does not."""
-    task = asyncio.create_task(what, name=f"{TASK}{name}")
+    task = asyncio.create_task(what, name=f"{name} a child")
     tasks.add(task)
     task.add_done_callback(tasks.discard)
 
@@ -259,7 +259,7 @@ class ChildProcesses:
                     await asyncio.wait({stopping}, timeout=left_s)
                 continue
             if beginning is None:
-                beginning = asyncio.create_task(self._begin(key), name=f"{TASK}begin")
+                beginning = asyncio.create_task(self._begin(key), name="begin a child")
                 self._beginning[key] = beginning
                 beginning.add_done_callback(lambda _: self._beginning.pop(key, None))
             # One who waits for it may be cancelled: others wait, too, and nothing is half begun.

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from tandem.errors import ClusterUnavailable, LocationNotAllowed
 from tandem.jobs.runner import JobRunner
-from tandem.kube.children.link import TASK, Handler, Link
+from tandem.kube.children.link import Handler, Link
 from tandem.kube.children.ports import (
     REQUEST,
     STATUS,
@@ -268,7 +268,7 @@ class ChildServices:
         """It waits at once: what follows may be that it is given back."""
         lane = self._lane(namespace, table)
         self._require_new(ticket)
-        taking = asyncio.create_task(self._hold_slot(ticket, lane), name=f"{TASK}take a slot")
+        taking = asyncio.create_task(self._hold_slot(ticket, lane), name="take a slot for a child")
         self._waiting[ticket] = taking
         taking.add_done_callback(lambda _: self._waiting.pop(ticket))
         return taking
