@@ -18,7 +18,7 @@ class Engine:
         from tandem.locks.store import InProcessLocks
         from tandem.operations import runner as engine
         from tandem.operations.ports import Ports
-        from tandem.operations.session.file_jobs import FileJobs
+        from tandem.operations.session.job_control import FileJobs
 
         self._table = table
         self._time = {} if time is None else {"time": dict(time)}

@@ -114,9 +114,9 @@ def snapshot_of(files: int) -> Any:
 def write_table(root: Path, files: int) -> None:
     """The log of such a table as another writer leaves it: a commit, and its checkpoint."""
     from tandem.delta.log import codec
-    from tandem.delta.log.checkpoint_write import write_checkpoint
-    from tandem.delta.log.commit import commit_info
     from tandem.delta.log.delta_log import DeltaLog
+    from tandem.delta.log.maintenance import write_checkpoint
+    from tandem.delta.log.snapshot import commit_info
     from tandem.storage import open_store
 
     snapshot = snapshot_of(files)
@@ -229,7 +229,7 @@ def _mib(field: str) -> float:
 def over_flight(root: str, files: int, times: int) -> dict[str, Any]:
     """In a separate process: a server with TLS, one asker, and then eight at once."""
     from tandem.index import Query, open_index
-    from tandem.index.server.answer_files import AnswerFiles
+    from tandem.index.server.calls import AnswerFiles
     from tandem.index.server.client import RemoteIndex
     from tandem.index.server.service import IndexService
     from tandem.index.server.transport import Connection, FlightServer, Tls

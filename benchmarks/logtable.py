@@ -127,7 +127,7 @@ class LogTable:
         from tandem.operations.execute import ExecutionOptions, finish, open_session
         from tandem.operations.model import Table
         from tandem.operations.ports import Ports
-        from tandem.operations.session.file_jobs import FileJobs
+        from tandem.operations.session.job_control import FileJobs
         from tandem.spec.resources import OPERATIONS
         from tandem.spec.status import Phase
 

@@ -28,9 +28,9 @@ def write_log(root: Path, columns: Mapping[str, str], adds: Iterable[Any]) -> No
     """A commit of files and its checkpoint."""
     from tandem.delta.actions import Metadata, Protocol
     from tandem.delta.log import codec
-    from tandem.delta.log.checkpoint_write import write_checkpoint
-    from tandem.delta.log.commit import commit_info
     from tandem.delta.log.delta_log import DeltaLog
+    from tandem.delta.log.maintenance import write_checkpoint
+    from tandem.delta.log.snapshot import commit_info
     from tandem.storage import open_store
 
     fields = [

@@ -118,9 +118,9 @@ def stitching(folder: str, keys: int, times: int) -> dict[str, Any]:
     """Seconds to stitch ten blocks, half of whose keys are in the block before, too."""
     import pyarrow as pa
 
-    from tandem.mergelog.rows.stitch import StitchRequest, stitch
-    from tandem.mergelog.runs import all_blocks
-    from tandem.mergelog.state.log_table import block_format, settings_of, state_of
+    from tandem.mergelog.log_table import block_format, settings_of, state_of
+    from tandem.mergelog.stitch import StitchRequest, stitch
+    from tandem.mergelog.versions import all_blocks
 
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)

@@ -50,7 +50,7 @@ class Warm:
         from tandem.jobs.runner import JobRequest
         from tandem.operations import runner as engine
         from tandem.operations.ports import Ports
-        from tandem.operations.session.file_jobs import FileJobs
+        from tandem.operations.session.job_control import FileJobs
         from tandem.spark.runtime.control import Control
 
         def encoding(_request: JobRequest, opened: Control) -> Control:

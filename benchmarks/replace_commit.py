@@ -36,9 +36,9 @@ def write_log(root: Path, days: int, dropped: int) -> None:
     from deltalake import DeltaTable
 
     from tandem.delta.actions import AddFile
-    from tandem.delta.log.checkpoint_write import write_checkpoint
     from tandem.delta.log.codec import encode_action
     from tandem.delta.log.delta_log import DeltaLog
+    from tandem.delta.log.maintenance import write_checkpoint
     from tandem.storage import open_store
 
     configuration = {"delta.enableDeletionVectors": "true"}
@@ -77,7 +77,7 @@ def drop(source: str, folder: str, dropped: int) -> dict[str, Any]:
     from tandem.locks.store import InProcessLocks
     from tandem.operations import runner as engine
     from tandem.operations.ports import Ports
-    from tandem.operations.session.file_jobs import FileJobs
+    from tandem.operations.session.job_control import FileJobs
     from tandem.spec import parse
     from tandem.storage import open_store
 

@@ -82,7 +82,7 @@ def compacted(root: Path, target: int, dead: Positions) -> tuple[Any, list[str]]
     from tandem.delta.dv import to_base64
     from tandem.delta.log.delta_log import DeltaLog
     from tandem.jobs.formats import InputFile, JobBin, JobSpec, JobTable, RewriteJob
-    from tandem.spark.jobs.rewrite.bins import bin_row_map, rewrite_bin
+    from tandem.spark.jobs.bins import bin_row_map, rewrite_bin
     from tandem.storage import open_store
 
     store = open_store(root.as_uri())

@@ -95,8 +95,8 @@ def decisions(size: str, found: dict[str, list[float]]) -> None:
     is the reason for a minor compaction there."""
     from tandem.delta.actions import AddFile
     from tandem.delta.log import files as files_
-    from tandem.planning.auto.child_compactions import TableId
     from tandem.planning.auto.decide import decide
+    from tandem.planning.auto.facts import TableId
     from tandem.planning.auto.indexed_table import IndexedTable, TableFacts
     from tandem.spec.table import AutomaticCompaction, Granularity
     from tandem.timeline.chunks import TimeColumn

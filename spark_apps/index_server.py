@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from tandem.spark.jobs.index.server import main
+from tandem.spark.jobs.index_server import main
 
 if __name__ == "__main__":
     sys.exit(main())

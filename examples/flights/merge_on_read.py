@@ -17,8 +17,8 @@ from tandem import mergelog
 from tandem.cli.report import ProgressDisplay
 from tandem.operations import runner as engine
 from tandem.operations.ports import Ports
-from tandem.operations.session.file_jobs import FileJobs
-from tandem.spark.launch.local import LocalRunner
+from tandem.operations.session.job_control import FileJobs
+from tandem.spark.local_spark import LocalRunner
 from tandem.spec import AnyResource, load
 from tandem.spec.status import Phase
 

@@ -32,14 +32,14 @@ from tandem.jobs.runner import JobRequest
 from tandem.kube.client.api import CUT, MOST_LEVELS, ResourcePath, loads
 from tandem.locks import codec
 from tandem.locks.rules import EntryState, LockEntry, LockRequest, Mode, segment
-from tandem.operations.attempt import paths, records
-from tandem.operations.attempt.records import AttemptRecord
+from tandem.operations import attempt_files
+from tandem.operations.attempt_files import AttemptRecord
 from tandem.operations.machine.events import Effect, Event, Point
-from tandem.operations.session.identity import identify
+from tandem.operations.session.recovery import identify
 from tandem.spark.application import template as templates
 from tandem.spark.application.manifest import build
 from tandem.spark.application.port import ApplicationSettings, JobOwner, JobPlacement
-from tandem.spec.labels import RETRY_ANNOTATION
+from tandem.spec.common import RETRY_ANNOTATION
 from tandem.spec.status import Phase
 
 if TYPE_CHECKING:
@@ -168,10 +168,10 @@ def built(template: dict[str, Any]) -> dict[str, Any]:
 def test_a_forged_attempt_neither_blocks_nor_damages_the_log(lake: QuickLake, number: str) -> None:
     operation = lake.compaction()
     identity = identify(operation, lake.table(), lake.log.snapshot(), again=False)
-    claim = lake.path / paths.attempts(identity.operation_id) / number / "attempt.json"
+    claim = lake.path / attempt_files.attempts(identity.operation_id) / number / "attempt.json"
     claim.parent.mkdir(parents=True)
     claim.write_bytes(
-        records.encode(
+        attempt_files.encode(
             AttemptRecord(
                 operation_id=identity.operation_id,
                 attempt=int(number),
@@ -192,7 +192,7 @@ def test_a_forged_attempt_neither_blocks_nor_damages_the_log(lake: QuickLake, nu
 def test_forged_abandonments_end_the_operation(lake: QuickLake, attempts: int) -> None:
     operation = lake.compaction()
     identity = identify(operation, lake.table(), lake.log.snapshot(), again=False)
-    app = paths.abandoned_app(identity.operation_id)
+    app = attempt_files.abandoned_app(identity.operation_id)
     lake.log_raw({"txn": {"appId": app, "version": attempts}})
     before = lake.version
     status = lake.run(operation)

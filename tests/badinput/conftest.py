@@ -10,7 +10,7 @@ from badinput.bad_input import BadLake
 from support.jobs.quick_jobs import QuickJobs
 from tandem.operations import runner as engine
 from tandem.operations.ports import Ports
-from tandem.operations.session.file_jobs import FileJobs
+from tandem.operations.session.job_control import FileJobs
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from support.lake.s3 import S3Server
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
 from tandem.operations import runner as engine
 from tandem.operations.ports import Ports
-from tandem.operations.session.file_jobs import FileJobs
+from tandem.operations.session.job_control import FileJobs
 from tandem.storage.local import LocalWriter
 
 # Jobs that die, hang or answer nonsense: no answer is believed, the table stays as it was.
@@ -258,7 +258,7 @@ from badinput.bad_input import tandem
 from support.jobs.quick_jobs import QuickJobs
 from tandem.operations import runner as engine
 from tandem.operations.ports import Ports
-from tandem.operations.session.file_jobs import FileJobs
+from tandem.operations.session.job_control import FileJobs
 engine.local_ports = lambda: Ports(jobs=FileJobs(QuickJobs()))
 {before}
 ended = tandem("run", "-f", sys.argv[1])

@@ -13,7 +13,7 @@ from support.jobs.inline_runner import InlineRunner
 from support.jobs.quick_jobs import QuickJobs
 from tandem.operations import runner as engine
 from tandem.operations.ports import Ports
-from tandem.operations.session.file_jobs import FileJobs
+from tandem.operations.session.job_control import FileJobs
 
 BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "unknown column": (

@@ -28,7 +28,7 @@ from support.cluster.helm import (
 )
 from tandem.cli.app import app
 from tandem.spec import KINDS
-from tandem.spec.labels import INDEX_SERVER_LABEL
+from tandem.spec.common import INDEX_SERVER_LABEL
 
 Json = dict[str, Any]
 CLUSTER_SCOPED = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "Namespace"}

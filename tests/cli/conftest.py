@@ -14,7 +14,7 @@ from support.jobs.quick_jobs import QuickJobs
 from tandem.cli.app import app
 from tandem.operations import runner
 from tandem.operations.ports import Ports
-from tandem.operations.session.file_jobs import FileJobs
+from tandem.operations.session.job_control import FileJobs
 
 
 @pytest.fixture

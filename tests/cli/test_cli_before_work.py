@@ -23,11 +23,11 @@ from tandem.errors import AccessDenied, BucketNotFound, TandemError
 from tandem.jobs.runner import JobRequest, JobStatus
 from tandem.json_types import Json
 from tandem.mergelog.create import ensure_log
-from tandem.mergelog.state.log_table import LogSettings, MergeLog
+from tandem.mergelog.log_table import LogSettings, MergeLog
 from tandem.operations import runner
 from tandem.operations.kinds import sources
 from tandem.operations.ports import Ports
-from tandem.operations.session.file_jobs import FileJobs
+from tandem.operations.session.job_control import FileJobs
 from tandem.spark.runtime import listing
 from tandem.storage import open_store
 

@@ -21,7 +21,7 @@ from tandem.index import Query
 from tandem.index.server.client import RemoteIndex
 from tandem.index.server.transport import Connection
 from tandem.mergelog.create import ensure_log
-from tandem.mergelog.state.log_table import LogSettings, MergeLog
+from tandem.mergelog.log_table import LogSettings, MergeLog
 from tandem.storage import open_store
 
 ROOT = Path(__file__).resolve().parents[2]

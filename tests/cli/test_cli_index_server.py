@@ -14,17 +14,16 @@ import typer
 from deltalake import write_deltalake
 
 from cli.invoke import Tandem
-from tandem.cli.commands.index_app import local_folder
+from tandem.cli.app import local_folder
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.index import open_index
 from tandem.index.server.access import SharedToken
-from tandem.index.server.answer_files import AnswerFiles
-from tandem.index.server.calls import Answer
+from tandem.index.server.calls import Answer, AnswerFiles
 from tandem.index.server.client import ENDPOINT_VARIABLE, FOLDER_VARIABLE
 from tandem.index.server.service import IndexService
 from tandem.index.server.transport import FlightServer
 from tandem.mergelog.create import ensure_log
-from tandem.mergelog.state.log_table import LogSettings, MergeLog
+from tandem.mergelog.log_table import LogSettings, MergeLog
 from tandem.storage import open_store
 
 TOKEN = "a token that callers present"

@@ -19,7 +19,7 @@ from tandem.delta.actions import CommitInfo
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.json_types import Json
 from tandem.mergelog.create import ensure_log
-from tandem.mergelog.state.log_table import LogSettings, MergeLog
+from tandem.mergelog.log_table import LogSettings, MergeLog
 from tandem.mergelog.writer import LogWriter
 from tandem.operations.machine.events import Point
 from tandem.spec.status import Phase
@@ -184,7 +184,7 @@ def test_resolve_keeps_or_discards_unmerged_records(
 
 def _remove_every_file(base: DeltaLog) -> None:
     """An operation that Tandem does not know."""
-    from tandem.delta.log.commit import remove_of
+    from tandem.delta.log.snapshot import remove_of
 
     snapshot = base.snapshot()
     body: Json = {"timestamp": 0, "operation": "SWAP", "operationParameters": {}}

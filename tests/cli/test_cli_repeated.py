@@ -19,7 +19,7 @@ from deltalake import DeltaTable, write_deltalake
 from cli.invoke import Tandem
 from tandem.cli import report
 from tandem.cli.report import RepeatCommands
-from tandem.operations.attempt import paths
+from tandem.operations import attempt_files
 from tandem.spec import OperationStatus, ResourceOutcome, TableCompaction, parse
 from tandem.spec.status import OperationResult, Phase
 
@@ -98,7 +98,7 @@ def test_a_commit_whose_record_is_gone_is_an_earlier_one_too(
 ) -> None:
     """Cleaning removes records; the log says what was done for as long as it has the commit."""
     first = statuses(tandem("run", "-f", file, "-o", "json").stdout)["more"]
-    (tmp_path / "t" / paths.result(first["operationId"])).unlink()
+    (tmp_path / "t" / attempt_files.result(first["operationId"])).unlink()
     second = statuses(tandem("run", "-f", file, "-o", "json").stdout)["more"]
     assert second["result"] == {**first["result"], "repeated": True}
 

@@ -16,13 +16,13 @@ from pyroaring import BitMap64
 from cli.invoke import Tandem
 from support.foreign.tables import TABLES
 from support.lake.vectors import encode_inline
-from tandem.cli.history.timeline import MOST_LINES, draw
-from tandem.cli.history.timeline_model import Picture, PieceState, SegmentLine, SegmentPiece, short
+from tandem.cli.timeline import MOST_LINES, draw
+from tandem.cli.timeline_model import Picture, PieceState, SegmentLine, SegmentPiece, short
 from tandem.delta.actions import Action, CommitInfo, RemoveFile
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.intervals import ALWAYS, IntervalSet, TimeInterval
 from tandem.storage.local import LocalStore
-from tandem.timeline.masks import TAG_MASKED, format_masked
+from tandem.timeline.chunks import TAG_MASKED, format_masked
 from tandem.timeline.segments import TAG_SEGMENT
 
 HOUR, DAY = 3_600_000, 86_400_000

@@ -9,9 +9,9 @@ import pytest
 
 from cli import histories
 from cli.invoke import Tandem
-from tandem.cli.history import command
-from tandem.cli.history.command import picture
-from tandem.cli.history.model import (
+from tandem.cli import history as history_
+from tandem.cli.history import picture
+from tandem.cli.history_model import (
     CommitEffect,
     EntryKind,
     HistoryEntry,
@@ -109,7 +109,7 @@ def test_the_terminal_shows_the_history(tandem: Tandem, tmp_path: Path) -> None:
 
 
 def test_a_narrow_terminal_shows_engines_by_their_names(history: list[HistoryEntry]) -> None:
-    _, _, _, who, *_ = command.table_of_commits(history, width=80).columns
+    _, _, _, who, *_ = history_.table_of_commits(history, width=80).columns
     names = {line for cell in who.cells for line in str(cell).splitlines()}
     assert {histories.DELTA_RS, histories.SPARK} & names
     assert not {"4.4.0", "0.1.0"} & names

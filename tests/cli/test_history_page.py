@@ -14,11 +14,10 @@ import pytest
 
 from cli import browser, histories
 from cli.invoke import Tandem
-from tandem.cli.history.model import entries, segment_lifetimes
-from tandem.cli.history.page import MOST_ROWS, page
-from tandem.cli.history.scene import MOST_BANDS, scene
-from tandem.cli.history.scene import MOST_ROWS as MOST_DRAWN
-from tandem.cli.history.svg import ROW, svg
+from tandem.cli.history_model import entries, segment_lifetimes
+from tandem.cli.history_page import MOST_ROWS, page
+from tandem.cli.history_svg import MOST_BANDS, ROW, scene, svg
+from tandem.cli.history_svg import MOST_ROWS as MOST_DRAWN
 from tandem.timeline.names import foreign_name
 
 HOSTILE = (

@@ -44,11 +44,11 @@ NOT_NEEDED = {
     "tandem.operations.small_rounds",
     "tandem.planning.auto.decide",
     "tandem.planning.cleaning",
-    "tandem.spark.jobs.rewrite.sorted_bins",
+    "tandem.spark.jobs.sorted_bins",
     "tandem.spark.runtime.row_files",
     "tandem.spark.jobs.statement",
-    "tandem.statements.local.statement",
-    "tandem.statements.parsing.parser",
+    "tandem.statements.local.expression",
+    "tandem.statements.parser",
 }
 
 
@@ -106,8 +106,8 @@ def test_help_on_a_group_of_commands_cuts_nothing_off(app: str) -> None:
 
 def test_structlog_is_configured_although_it_is_imported_later() -> None:
     done = run(
-        "from tandem.cli import logs\n"
-        "logs.configure(json=True, verbose=False)\n"
+        "from tandem.cli import output\n"
+        "output.configure(json=True, verbose=False)\n"
         "import sys\n"
         "assert 'structlog' not in sys.modules\n"
         "import structlog\n"

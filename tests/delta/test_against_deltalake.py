@@ -14,9 +14,9 @@ from deltalake import DeltaTable, write_deltalake
 
 from support.lake.arrow_schema import to_arrow
 from tandem.delta.actions import Txn
-from tandem.delta.log.checkpoint_write import write_checkpoint
-from tandem.delta.log.commit import commit_info
 from tandem.delta.log.delta_log import DeltaLog
+from tandem.delta.log.maintenance import write_checkpoint
+from tandem.delta.log.snapshot import commit_info
 from tandem.storage import open_store
 
 WITH_VECTORS = {"delta.enableDeletionVectors": "true"}

@@ -16,9 +16,8 @@ from support.lake.memory_store import Call, MemoryStore
 from support.parquet.pages import flip, page_of
 from tandem.delta.datafiles.times import ExactParquetFile
 from tandem.delta.log import checkpoint as parquet_file
-from tandem.delta.log.checkpoint_write import unsupported_reason, write_checkpoint
 from tandem.delta.log.delta_log import DeltaLog
-from tandem.delta.log.maintenance import maintain
+from tandem.delta.log.maintenance import maintain, unsupported_reason, write_checkpoint
 from tandem.errors import CorruptLog, ObjectNotFound, StorageError
 
 # Checkpoints by hand: classic, multi-part, V2; damaged ones; and the ones that we write.

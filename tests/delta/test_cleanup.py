@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from support.lake import delta_log as dl
 from support.lake.memory_store import MemoryStore
 from support.some import few
-from tandem.delta.log import names
-from tandem.delta.log.checkpoint_write import write_checkpoint
+from tandem.delta.log import listing
 from tandem.delta.log.delta_log import DeltaLog
-from tandem.delta.log.maintenance import clean, maintain, plan_cleanup
+from tandem.delta.log.maintenance import clean, maintain, plan_cleanup, write_checkpoint
 from tandem.errors import CorruptLog
 
 DAY = 86_400_000
@@ -125,7 +124,7 @@ def test_a_killed_clean_up_leaves_a_readable_log(
     done = data.draw(st.integers(0, len(paths)))
     times = {m.path: m.modified_ms for m in store.list("_delta_log")}
     store.delete(paths[:done])
-    keep_from = min(v for v in range(10) if names.commit_path(v) not in paths)
+    keep_from = min(v for v in range(10) if listing.commit_path(v) not in paths)
     assert all(times[p] <= today * DAY - 3 * DAY for p in paths)
     assert {v: log.snapshot(v).num_files for v in range(keep_from, 10)} == {
         v: n for v, n in before.items() if v >= keep_from

@@ -22,17 +22,16 @@ from support.some import every_case, some
 from tandem.delta import dv
 from tandem.delta.actions import DeletionVector, Txn
 from tandem.delta.datafiles import writer
-from tandem.delta.log.checkpoint_write import write_checkpoint
-from tandem.delta.log.commit import commit_info
 from tandem.delta.log.delta_log import DeltaLog
-from tandem.delta.log.snapshot import Snapshot
+from tandem.delta.log.maintenance import write_checkpoint
+from tandem.delta.log.snapshot import Snapshot, commit_info
 from tandem.delta.protocol import OperationKind, features_in_use, refusals
 from tandem.json_types import Json
 from tandem.locks.store import InProcessLocks
+from tandem.operations.adopt import adopt, open_table
 from tandem.operations.ports import Ports, SystemClock, SystemNonces
-from tandem.operations.tables.adopt import adopt, open_table
 from tandem.pruning.selection import Selection
-from tandem.spark.launch.in_process import InProcessJobs
+from tandem.spark.in_process import InProcessJobs
 from tandem.spec import LakeTable, load_text
 from tandem.spec.status import Phase
 from tandem.statements import parse_where

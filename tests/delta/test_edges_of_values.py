@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 
 from support.foreign.tables import BEYOND, column, dotted, struct, write
 from tandem.delta import protocol
-from tandem.delta.calendar import date_text, days_of, moment_text, python_values
 from tandem.delta.datafiles.conform import conform
 from tandem.delta.datafiles.stats import INDEXED_COLUMNS, STATS_COLUMNS, FloatBounds, from_footer
 from tandem.delta.log.delta_log import DeltaLog
-from tandem.delta.partitions import to_scalar
+from tandem.delta.partitions import date_text, days_of, moment_text, python_values, to_scalar
 from tandem.delta.scan import scan
 from tandem.delta.schema import PrimitiveType, parse
 from tandem.errors import CorruptLog, StorageError, UnsupportedFeature

@@ -14,10 +14,9 @@ import pytest
 from support.lake import delta_log as dl
 from support.lake.memory_store import Call, MemoryStore
 from tandem.delta.actions import Action, AddFile, Commit, Txn
-from tandem.delta.log.checkpoint_write import write_checkpoint
-from tandem.delta.log.commit import commit_info, remove_of
 from tandem.delta.log.delta_log import DeltaLog
-from tandem.delta.log.snapshot import Snapshot
+from tandem.delta.log.maintenance import write_checkpoint
+from tandem.delta.log.snapshot import Snapshot, commit_info, remove_of
 from tandem.errors import AlreadyExists, LogGap, OutcomeUnknown
 from tandem.storage import Store, open_store
 

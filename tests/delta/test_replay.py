@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from support.lake import delta_log as dl
 from support.lake.memory_store import MemoryStore
 from support.some import few
-from tandem.delta.log.checkpoint_write import write_checkpoint
 from tandem.delta.log.delta_log import DeltaLog
+from tandem.delta.log.maintenance import write_checkpoint
 
 PATHS = ("a.parquet", "p%20x/b.parquet", "c.parquet", "d.parquet")
 VECTORS = (None, "v1", "v2")

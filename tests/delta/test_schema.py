@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from support.foreign.tables import column, struct, write
 from support.lake.arrow_schema import to_arrow
 from tandem.cli.app import app
-from tandem.delta.datafiles.file_errors import SchemaMismatch, require_utf8, require_whole_micros
+from tandem.delta.datafiles.conform import SchemaMismatch, require_utf8, require_whole_micros
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.scan import scan

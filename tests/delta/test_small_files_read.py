@@ -18,7 +18,7 @@ from tandem.delta.datafiles.reader import DataFileReader, TableFormat, read_whol
 from tandem.delta.schema import parse
 from tandem.errors import DataFileMissing, StorageError
 from tandem.jobs.formats import InputFile
-from tandem.spark.jobs.rewrite.copied import REQUESTS, live_batches
+from tandem.spark.jobs.copied_bins import REQUESTS, live_batches
 from tandem.storage import Store, open_store
 
 SCHEMA = parse(

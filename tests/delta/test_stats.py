@@ -30,7 +30,7 @@ from tandem.delta.schema import Field, PrimitiveType, StructType, parse
 from tandem.delta.stats import mark_bounds_wide, num_records
 from tandem.errors import UnsupportedFeature
 from tandem.pruning.bounds import ColumnBounds
-from tandem.pruning.files import bounds_of
+from tandem.pruning.predicate import bounds_of
 from tandem.statements.types import Schema
 from tandem.storage import Store, open_store
 

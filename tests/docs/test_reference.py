@@ -15,7 +15,7 @@ import troubleshooting_page
 from tandem.cli.app import app
 from tandem.cli.kubectl.main import app as plugin
 from tandem.errors import Reason
-from tandem.spec import KINDS, labels, load_all
+from tandem.spec import KINDS, common, load_all
 from tandem.spec.common import API_VERSION, OPERATIONS, OperationSpec, plural
 from tandem.spec.status import ENDED
 
@@ -103,8 +103,9 @@ LABELS = (ROOT / "docs" / "labels-and-annotations.md").read_text()
 
 
 def test_labels_and_annotations_are_those_of_the_code() -> None:
-    names = [text for text in vars(labels).values() if isinstance(text, str)]
-    used = {text for text in names if text.startswith(labels.PREFIX)} - {labels.PREFIX}
+    names = [text for text in vars(common).values() if isinstance(text, str)]
+    used = {text for text in names if text.startswith(common.PREFIX)}
+    used -= {common.PREFIX, common.API_VERSION}
     assert used
     assert set(re.findall(r"^\| `(tandem\.dev/[a-z-]+)`", LABELS, re.MULTILINE)) == used
 

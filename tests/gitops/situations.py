@@ -41,10 +41,10 @@ from tandem.operations.machine.state import (
     PendingEffect,
 )
 from tandem.operations.ports import SystemClock
-from tandem.operations.report.status import status_of
+from tandem.operations.status import status_of
 from tandem.spec.common import OPERATIONS as OPERATION_KINDS
+from tandem.spec.common import RETRY_ANNOTATION
 from tandem.spec.index import IndexServer
-from tandem.spec.labels import RETRY_ANNOTATION
 from tandem.spec.resources import KINDS
 from tandem.spec.status import (
     Condition,

@@ -9,10 +9,10 @@ from functools import partial
 
 from index.spread_index import eager
 from tandem.index import open_index
-from tandem.index.server.answer_files import AnswerFiles
+from tandem.index.server.calls import AnswerFiles
 from tandem.index.server.service import IndexService
 from tandem.index.server.transport import FlightServer
-from tandem.spark.jobs.index import executors as index_executors
+from tandem.spark.jobs import index_server as index_executors
 from tandem.spark.runtime import session
 from tandem.storage import open_store
 

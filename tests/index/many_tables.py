@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 from tandem.index.server.config import LISTEN_VARIABLE, read
-from tandem.spark.jobs.index.server import serve
+from tandem.spark.jobs.index_server import serve
 
 
 def main(file: str) -> None:

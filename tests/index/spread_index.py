@@ -25,8 +25,8 @@ from tandem.delta.actions import AddFile
 from tandem.delta.log.codec import encode_action
 from tandem.index import Query, TableIndex, open_index
 from tandem.index.facts.cache import FactsCache
-from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.assignment import Executor
+from tandem.index.server.calls import AnswerFiles
 from tandem.index.server.client import RemoteIndex
 from tandem.index.server.coordinator import Coordinator
 from tandem.index.server.executor import ExecutorService, MakeFacts

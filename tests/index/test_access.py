@@ -26,8 +26,7 @@ from tandem.index.server.access import (
     SharedToken,
     TokenOwner,
 )
-from tandem.index.server.answer_files import AnswerFiles
-from tandem.index.server.calls import CallerTurns
+from tandem.index.server.calls import AnswerFiles, CallerTurns
 from tandem.index.server.client import (
     ENDPOINT_VARIABLE,
     FOLDER_VARIABLE,
@@ -38,7 +37,7 @@ from tandem.index.server.client import (
 from tandem.index.server.config import AccessConfig, ServerConfig, TableConfig
 from tandem.index.server.service import IndexService
 from tandem.index.server.transport import Connection, FlightServer, Tls
-from tandem.spark.jobs.index import server as program
+from tandem.spark.jobs import index_server as program
 from tandem.spec import LakeTable, parse
 from tandem.storage import open_store
 

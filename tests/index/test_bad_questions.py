@@ -24,13 +24,13 @@ from tandem.errors import (
 )
 from tandem.index import Query, open_index
 from tandem.index.library import LONGEST_STALE_S, IndexReader
-from tandem.index.server.answer_files import AnswerFiles
+from tandem.index.server.calls import AnswerFiles
 from tandem.index.server.client import ChainedIndex, RemoteIndex
 from tandem.index.server.messages import MAX_WHERE
 from tandem.index.server.service import IndexService
 from tandem.index.server.transport import Connection, FlightServer
 from tandem.storage import open_store
-from tandem.timeline.holds import LONGEST_S
+from tandem.timeline.names import LONGEST_S
 
 WAYS = ("here", "server", "chain")
 TEN_MB = 10_000_000

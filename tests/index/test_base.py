@@ -23,7 +23,7 @@ from support.lake.memory_store import Call, MemoryStore
 from support.some import few
 from support.waiting import await_that
 from tandem.delta.actions import Action, AddFile, DeletionVector, Metadata, Protocol, RemoveFile
-from tandem.delta.log import codec, names
+from tandem.delta.log import codec, listing
 from tandem.delta.log import files as files_
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import AccessDenied, FactsRefused
@@ -32,7 +32,7 @@ from tandem.index import base as base_
 from tandem.index.answers import certain_count, splits
 from tandem.index.base import BEGINNING, FOLDER, FORM, Base, head_of, pack, unpack
 from tandem.index.packed import PREFIX
-from tandem.index.server.answer_files import AnswerFiles
+from tandem.index.server.calls import AnswerFiles
 from tandem.index.server.service import IndexService
 from tandem.index.table import FollowedTable
 from tandem.index.window import View
@@ -64,7 +64,7 @@ class Table:
 
     def commit(self, *actions: Action) -> None:
         self.version += 1
-        path = names.commit_path(self.version)
+        path = listing.commit_path(self.version)
         self.store.put(path, codec.encode_commit(actions))
 
     def opened(self) -> FollowedTable:
@@ -164,7 +164,7 @@ def test_a_table_is_begun_with_its_base() -> None:
 
     table.store.fault = seen
     view = table.opened().view()
-    assert read in ([names.commit_path(2)], [names.commit_path(2), path])
+    assert read in ([listing.commit_path(2)], [listing.commit_path(2), path])
     table.store.fault = None
     assert answers(view) == of_log(table)
 
@@ -224,13 +224,13 @@ def test_a_base_of_another_table_is_not_used() -> None:
     """Its commit may have the same size and time."""
     other, table = small(), Table()
     for version in range(2):
-        text = other.store.get(names.commit_path(version))
+        text = other.store.get(listing.commit_path(version))
         text = text.replace(b'"id":"t"', b'"id":"u"').replace(b'"g"', b'"e"')
-        table.store.put(names.commit_path(version), text)
+        table.store.put(listing.commit_path(version), text)
     path = other.write()
     table.store.put(path, other.store.get(path))
     of_base = head_of(other.store.get(path)).position
-    mine = table.store.head(names.commit_path(1))
+    mine = table.store.head(listing.commit_path(1))
     assert (of_base.modified_ms, of_base.size) == (mine.modified_ms, mine.size)
     held = table.opened()
     assert answers(held.view()) == of_log(table)
@@ -242,7 +242,7 @@ def test_a_base_is_not_used_after_the_log_was_replaced() -> None:
     table = small()
     table.write()
     for version in range(2):
-        table.store.delete([names.commit_path(version)])
+        table.store.delete([listing.commit_path(version)])
     table.version = -1
     table.commit(PROTOCOL, replace(METADATA, id="again"), add("new", 5))
     table.commit(add("newer", 6))
@@ -275,7 +275,7 @@ def test_a_broken_commit_after_a_base_is_met_as_without_it(tmp_path: Path) -> No
     write_deltalake(root, pa.table({"id": range(3)}), mode="append")
     write_deltalake(root, pa.table({"id": range(3)}), mode="append")
     DeltaTable(root).create_checkpoint()
-    (root / names.commit_path(3)).write_bytes(b"{no json")
+    (root / listing.commit_path(3)).write_bytes(b"{no json")
     assert FollowedTable(log).view().total == 15
 
 

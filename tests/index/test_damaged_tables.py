@@ -23,7 +23,7 @@ from tandem.delta import scan
 from tandem.delta.log.codec import encode_action
 from tandem.errors import CorruptLog, TandemError, UnsupportedFeature
 from tandem.index import Query, TableIndex, open_index
-from tandem.index.server.answer_files import AnswerFiles
+from tandem.index.server.calls import AnswerFiles
 from tandem.index.server.client import RemoteIndex
 from tandem.index.server.service import IndexService
 from tandem.index.server.transport import Connection, FlightServer

@@ -30,7 +30,7 @@ from tandem.delta.actions import (
     RemoveFile,
 )
 from tandem.delta.log import files as files_
-from tandem.delta.log.replay import FileKey
+from tandem.delta.log.files import FileKey
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import VersionNotFound
 from tandem.index import entries as entries_
@@ -39,8 +39,7 @@ from tandem.index.answers import certain_count, splits
 from tandem.index.entries import Entries
 from tandem.index.window import View, Window
 from tandem.pruning.bounds import NumberBounds
-from tandem.pruning.files import bounds_of
-from tandem.pruning.predicate import columns_of, may_match, must_match
+from tandem.pruning.predicate import bounds_of, columns_of, may_match, must_match
 from tandem.statements import parse_where
 from tandem.statements.types import Schema, SqlType
 

@@ -14,7 +14,7 @@ from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import ObjectNotFound, VersionNotFound
 from tandem.index.window import Head, Holds
 from tandem.planning.cleaning import DAY_MS, CleaningRules, RemovalReason
-from tandem.timeline.holds import LONGEST_S, Hold, hold_at, path_of
+from tandem.timeline.names import LONGEST_S, Hold, hold_at, path_of
 
 NEVER_KEPT = CleaningRules(0)
 

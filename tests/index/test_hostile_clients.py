@@ -22,8 +22,7 @@ from tandem.errors import AccessDenied, InvalidSpec, Unreachable
 from tandem.index import Query, open_index
 from tandem.index.server import service as service_
 from tandem.index.server.access import ReviewedTokens, SharedToken, TokenOwner
-from tandem.index.server.answer_files import AnswerFiles
-from tandem.index.server.calls import Answer, CallerTurns
+from tandem.index.server.calls import Answer, AnswerFiles, CallerTurns
 from tandem.index.server.client import ChainedIndex, RemoteIndex
 from tandem.index.server.service import IndexService
 from tandem.index.server.transport import Connection, FlightServer

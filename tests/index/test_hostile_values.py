@@ -18,7 +18,7 @@ from support.jobs import quick_lake
 from support.some import some
 from tandem.index import Query, TableIndex, open_index
 from tandem.index.library import IndexReader
-from tandem.index.server.answer_files import AnswerFiles
+from tandem.index.server.calls import AnswerFiles
 from tandem.index.server.client import RemoteIndex
 from tandem.index.server.service import IndexService
 from tandem.index.server.transport import Connection, FlightServer

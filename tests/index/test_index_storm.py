@@ -33,7 +33,7 @@ from tandem.index import Query, open_index
 from tandem.index import rows as rows_
 from tandem.index.answers import Splits
 from tandem.index.library import IndexReader, condition
-from tandem.index.server.answer_files import AnswerFiles
+from tandem.index.server.calls import AnswerFiles
 from tandem.index.server.client import RemoteIndex
 from tandem.index.server.service import IndexService
 from tandem.index.server.transport import Connection, FlightServer

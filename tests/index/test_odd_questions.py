@@ -13,13 +13,13 @@ import pytest
 from deltalake import write_deltalake
 
 from tandem import index
-from tandem.cli.scan_filter import matching_in
+from tandem.cli.commands.index import matching_in
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import UnsupportedFeature
 from tandem.index import Query, TableIndex
 from tandem.index.library import MERGE_LOG_S
 from tandem.mergelog.create import ensure_log
-from tandem.mergelog.state.log_table import LogSettings, MergeLog
+from tandem.mergelog.log_table import LogSettings, MergeLog
 from tandem.statements import parse_where
 from tandem.storage import open_store
 

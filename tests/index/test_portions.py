@@ -30,13 +30,13 @@ from tandem.index.answers import FILE_BYTES, MOST, Cut, PathRange, Portion, Port
 from tandem.index.library import IndexReader
 from tandem.index.server import client as client_
 from tandem.index.server import messages
-from tandem.index.server.answer_files import AnswerFiles
+from tandem.index.server.calls import AnswerFiles
 from tandem.index.server.client import EveryFile, Fallback, ServerAddress
 from tandem.index.server.messages import MAX_PATH
 from tandem.index.server.transport import Connection
 from tandem.index.table import FollowedTable
-from tandem.spark.indexed import task_reads
-from tandem.spark.indexed.task_reads import (
+from tandem.spark import indexed_tasks
+from tandem.spark.indexed_tasks import (
     IndexSource,
     PlannedRead,
     PortionsReader,
@@ -258,9 +258,9 @@ def folder(tmp_path: Path) -> Path:
 def new_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """It waits for a slow machine."""
     monkeypatch.setattr(client_, "Connection", partial(Connection, timeout_s=60))
-    task_reads._opened.cache_clear()
+    indexed_tasks._opened.cache_clear()
     yield
-    task_reads._opened.cache_clear()
+    indexed_tasks._opened.cache_clear()
 
 
 def read_of(

@@ -29,7 +29,7 @@ from tandem.errors import (
 )
 from tandem.index import EVERYTHING, Query, TableIndex, open_index
 from tandem.index.answers import CertainCount
-from tandem.index.server.answer_files import AnswerFiles
+from tandem.index.server.calls import AnswerFiles
 from tandem.index.server.client import LEFT_OUT_S, ChainedIndex, Fallback, RemoteIndex
 from tandem.index.server.messages import (
     MAX_REQUEST_BYTES,

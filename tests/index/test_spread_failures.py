@@ -15,6 +15,7 @@ from index.spread_index import BEAT_S, Lake, Spread, spread, until
 from tandem.errors import AccessDenied, InvalidSpec, Unreachable
 from tandem.index.server.executor_messages import REGISTRY_CALL, SlotNews, body
 from tandem.index.server.registration import (
+    RemoteExecutor,
     SlotSettings,
     TlsFolder,
     connected,
@@ -22,7 +23,6 @@ from tandem.index.server.registration import (
     own_address,
     run_executor,
 )
-from tandem.index.server.registry import RemoteExecutor
 
 WHERE = {"id = 7": 1, "id < 1234": 1234, "key = 'k77'": 1, "id < 0": 0}
 

@@ -18,7 +18,7 @@ from tandem.index.facts.cache import FactsCache
 from tandem.index.facts.files import FactsListing
 from tandem.index.server import coordinator as coordinator_
 from tandem.index.server.client import ChainedIndex
-from tandem.index.server.registry import RemoteExecutor
+from tandem.index.server.registration import RemoteExecutor
 from tandem.storage.store import Store
 
 CONDITIONS = ["id = 7", "id < 1234", "key = 'k77'", "id >= 900 AND id < 1100", "id < 0"]

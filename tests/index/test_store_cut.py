@@ -16,7 +16,7 @@ from support.waiting import await_that
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import StorageError
 from tandem.index import Query, TableIndex
-from tandem.index.server.answer_files import AnswerFiles
+from tandem.index.server.calls import AnswerFiles
 from tandem.index.server.client import ChainedIndex, Fallback, RemoteIndex
 from tandem.index.server.service import IndexService
 from tandem.index.server.transport import Connection, FlightServer

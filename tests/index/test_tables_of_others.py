@@ -16,7 +16,7 @@ from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import InvalidStatement, Reason, TandemError
 from tandem.index import Query, open_index
 from tandem.index.library import IndexReader
-from tandem.index.server.answer_files import AnswerFiles
+from tandem.index.server.calls import AnswerFiles
 from tandem.index.server.client import RemoteIndex
 from tandem.index.server.service import IndexService
 from tandem.index.server.transport import Connection, FlightServer

@@ -25,9 +25,9 @@ from tandem.errors import InvalidSpec, StorageFull
 from tandem.index import Query, TableIndex
 from tandem.index.facts.files import FOLDER, WORTH_STORED, pack, unpack
 from tandem.index.facts.footers import read_facts
+from tandem.operations.adopt import adopt, preview
 from tandem.operations.machine.events import Point
 from tandem.operations.ports import SystemClock, SystemNonces
-from tandem.operations.tables.adopt import adopt, preview
 from tandem.spark.runtime import written_facts
 from tandem.spark.runtime.written_facts import WORTH, FileDescriber, store_facts
 from tandem.spec.status import Phase

@@ -17,7 +17,7 @@ from tandem.kube.state_metrics import StateCollector
 from tandem.kube.tables import status
 from tandem.kube.tables.context import AutoCompactionState, TableContext
 from tandem.kube.tables.status import TableFigures
-from tandem.operations.report.status import conditions
+from tandem.operations.status import conditions
 from tandem.spec.common import OPERATIONS
 from tandem.spec.status import (
     AutoCompactionWait,

@@ -18,7 +18,7 @@ from support.lake.log_blocks import LogBlocks
 from support.lake.rows import id_in, join, rows, without
 from support.waiting import await_that
 from tandem.mergelog import open_log
-from tandem.mergelog.state.log_table import state_of
+from tandem.mergelog.log_table import state_of
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster

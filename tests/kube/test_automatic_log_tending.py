@@ -21,7 +21,7 @@ from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.runtime.slots import AutomaticSlots
 from tandem.kube.tables.context import TableContext, TableLog
 from tandem.mergelog import upkeep
-from tandem.mergelog.state.log_table import state_of
+from tandem.mergelog.log_table import state_of
 from tandem.spec.status import TableStatus
 from tandem.spec.table import LakeTable
 

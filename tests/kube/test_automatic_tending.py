@@ -23,7 +23,7 @@ from tandem.kube.controllers.table_children import child_fact, child_manifest
 from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.runtime.slots import AutomaticSlots
 from tandem.kube.tables.context import TableContext
-from tandem.planning.auto.child_compactions import ChildCompaction
+from tandem.planning.auto.facts import ChildCompaction
 from tandem.spec.table import LakeTable
 
 Json = dict[str, Any]

@@ -22,9 +22,9 @@ from tandem.jobs.runner import SMALL_BYTES, JobRequest
 from tandem.kube.runtime.small_jobs import OperationJobs, SmallJobs
 from tandem.kube.runtime.tenants import SmallJobRules, Tenant
 from tandem.operations.machine.events import Effect, Event, Point
-from tandem.operations.session.file_jobs import FileJobs
+from tandem.operations.session.job_control import FileJobs
 from tandem.operations.session.options import Interceptor, passthrough
-from tandem.spark.launch import in_process
+from tandem.spark import in_process
 from tandem.spec.common import Operation
 from tandem.spec.status import OperationStatus, Phase
 

@@ -21,7 +21,7 @@ from support.waiting import await_that
 from tandem.errors import AccessDenied, ReferenceNotFound, Unreachable
 from tandem.index import EVERYTHING, open_index
 from tandem.index.server.access import AUDIENCE, ClusterReviews, ReviewedTokens
-from tandem.index.server.answer_files import AnswerFiles
+from tandem.index.server.calls import AnswerFiles
 from tandem.index.server.client import RemoteIndex
 from tandem.index.server.service import IndexService
 from tandem.index.server.transport import Connection, FlightServer

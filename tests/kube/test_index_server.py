@@ -24,7 +24,7 @@ from tandem.errors import AccessDenied, Unreachable
 from tandem.index import EVERYTHING
 from tandem.index.server.client import RemoteIndex
 from tandem.index.server.transport import Connection, Tls
-from tandem.spark.launch.local import LocalRunner
+from tandem.spark.local_spark import LocalRunner
 from tandem.spec.common import plural
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from tandem.locks.rules import (
     segment,
     within,
 )
-from tandem.spec.labels import PLAN_LABEL
+from tandem.spec.common import PLAN_LABEL
 from tandem.spec.status import Phase
 
 Json = dict[str, Any]

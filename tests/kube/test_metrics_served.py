@@ -25,7 +25,7 @@ from support.jobs import quick_lake
 from tandem import __version__
 from tandem.cli.commands.operator import LogFormat, configure_logging
 from tandem.kube.metrics.families import FAMILIES, bound
-from tandem.operations.attempt.paths import job_name
+from tandem.operations.attempt_files import job_name
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster

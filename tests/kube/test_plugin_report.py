@@ -15,7 +15,7 @@ from typer.testing import Result
 
 from kube.plugin import Stage, plugin_stage
 from support.jobs.quick_lake import QuickLake
-from tandem.spec.labels import MANAGED_BY, TABLE_LABEL, label_value
+from tandem.spec.common import MANAGED_BY, TABLE_LABEL, label_value
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster

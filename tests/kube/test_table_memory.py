@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.cli.commands.operator import table_memory
+from tandem.cli.commands.operator import table_memory_of
 from tandem.errors import InvalidSpec
 from tandem.kube.runtime.memory import default_table_memory
 
@@ -42,12 +42,12 @@ def test_without_a_limit_it_is_a_quarter_of_the_machine(
 
 
 def test_the_option_is_a_size() -> None:
-    assert table_memory("512Mi") == GIB // 2
-    assert table_memory("2G") == 2 * 10**9
-    assert table_memory("") == default_table_memory()
+    assert table_memory_of("512Mi") == GIB // 2
+    assert table_memory_of("2G") == 2 * 10**9
+    assert table_memory_of("") == default_table_memory()
 
 
 @pytest.mark.parametrize("text", ["much", "-1", "0", "1000", "1Xi", "1e99999999"])
 def test_a_size_that_is_none_or_too_small_is_refused(text: str) -> None:
     with pytest.raises(InvalidSpec, match="--table-memory"):
-        table_memory(text)
+        table_memory_of(text)

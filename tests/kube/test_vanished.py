@@ -16,7 +16,7 @@ from support.jobs import quick_lake
 from support.waiting import await_that
 from tandem.kube.controllers import table as table_controller
 from tandem.kube.controllers.table import TableController
-from tandem.spec.labels import FINALIZER
+from tandem.spec.common import FINALIZER
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster

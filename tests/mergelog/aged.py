@@ -15,14 +15,14 @@ from support.jobs.quick_jobs import QuickJobs
 from tandem import mergelog
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.jobs.runner import JobRunner
-from tandem.mergelog.state.log_table import state_of
-from tandem.mergelog.state.versions import in_order
-from tandem.operations.clean.block_log import clean_with_log
-from tandem.operations.clean.clean import CleaningOptions, CleaningResult
-from tandem.operations.clean.facts import CleaningDependencies
+from tandem.mergelog.log_table import state_of
+from tandem.mergelog.versions import in_order
+from tandem.operations.clean import CleaningOptions, CleaningResult
+from tandem.operations.clean_facts import CleaningDependencies
+from tandem.operations.clean_log import clean_with_log
 from tandem.operations.model import Table
 from tandem.operations.ports import Ports
-from tandem.operations.session.file_jobs import FileJobs
+from tandem.operations.session.job_control import FileJobs
 from tandem.planning.cleaning import DAY_MS, CleaningRules
 from tandem.storage.local import LocalStore, LocalWriter
 

@@ -10,9 +10,9 @@ from itertools import pairwise
 
 from mergelog.world import MergePlan, World
 from tandem.errors import BaseHistoryGap
-from tandem.mergelog.runs import BlockRun
-from tandem.mergelog.state.base_history import current_at
-from tandem.mergelog.state.boundaries import RestoredTo
+from tandem.mergelog.base_history import current_at
+from tandem.mergelog.boundaries import RestoredTo
+from tandem.mergelog.versions import BlockRun
 from tandem.planning.cleaning import (
     DAY_MS,
     CleaningFacts,
@@ -91,7 +91,7 @@ class Cleaner:
         )
 
     def _needed(self, since: int) -> tuple[frozenset[str], int]:
-        """As `tandem.mergelog.state.base_history`."""
+        """As `tandem.mergelog.base_history`."""
         world = self.world
         first = current_at(dict(enumerate(world.base_times)), since)
         restores = [

@@ -40,10 +40,10 @@ from tandem.delta.actions import (
 from tandem.delta.log import files
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import BaseHistoryGap, BaseReplaced, LogGap, VersionNotFound
-from tandem.mergelog.state.base_history import BaseHistory
-from tandem.mergelog.state.boundaries import BaseChange
-from tandem.mergelog.state.log_table import MergeLog, state_of
-from tandem.mergelog.state.versions import BASE, MARK, MERGED, WRITER, BlockLogState, tags_of
+from tandem.mergelog.base_history import BaseHistory
+from tandem.mergelog.boundaries import BaseChange
+from tandem.mergelog.log_table import MergeLog, state_of
+from tandem.mergelog.versions import BASE, MARK, MERGED, WRITER, BlockLogState, tags_of
 
 LOG_ID = "the log"
 _PROTOCOL = Protocol(3, 7)

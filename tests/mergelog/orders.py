@@ -21,7 +21,7 @@ from tandem.jobs.runner import JobRunner
 from tandem.operations.execute import ExecutionOptions, OnStatus, finish, open_session
 from tandem.operations.model import Table
 from tandem.operations.ports import Ports
-from tandem.operations.session.file_jobs import FileJobs
+from tandem.operations.session.job_control import FileJobs
 from tandem.spec.compaction import TableCompaction
 from tandem.spec.log_compaction import LogCompaction
 from tandem.spec.status import OperationStatus, Phase

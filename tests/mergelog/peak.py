@@ -16,7 +16,7 @@ import pyarrow as pa
 from mergelog.orders import MERGE, STITCH, Orders
 from tandem import mergelog
 from tandem.delta.datafiles import writer
-from tandem.mergelog.rows import blocks, stitch
+from tandem.mergelog import blocks, stitch
 from tandem.spark.jobs import log_merge
 from tandem.spec.status import Phase
 

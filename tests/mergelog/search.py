@@ -17,8 +17,8 @@ from mergelog.committed_world import CommittedWorld
 from mergelog.oracle import Event, Row
 from mergelog.world import MergePlan, World
 from tandem.errors import BaseHistoryGap, BaseReplaced
-from tandem.mergelog.runs import BlockRun
-from tandem.mergelog.state.base_history import current_at
+from tandem.mergelog.base_history import current_at
+from tandem.mergelog.versions import BlockRun
 from tandem.planning.cleaning import DAY_MS
 
 KEYS = range(4)

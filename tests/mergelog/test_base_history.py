@@ -12,13 +12,13 @@ from mergelog.lake import Merged, in_memory, table
 from support.lake.memory_store import Call, MemoryStore
 from support.present import present
 from tandem.delta.actions import AddFile, RemoveFile, Txn
-from tandem.delta.log.checkpoint_write import write_checkpoint
-from tandem.delta.log.commit import commit_info
 from tandem.delta.log.delta_log import DeltaLog
-from tandem.delta.log.names import commit_path
+from tandem.delta.log.listing import commit_path
+from tandem.delta.log.maintenance import write_checkpoint
+from tandem.delta.log.snapshot import commit_info
 from tandem.errors import BaseHistoryGap, BaseReplaced, CorruptLog
-from tandem.mergelog.state.base_history import BaseHistory, base_of, retained
-from tandem.mergelog.state.versions import BASE, Block, tags_of
+from tandem.mergelog.base_history import BaseHistory, base_of, retained
+from tandem.mergelog.versions import BASE, Block, tags_of
 
 HOUR_MS = 3_600_000
 

@@ -19,9 +19,9 @@ from support.present import present
 from tandem import mergelog
 from tandem.errors import UnsupportedFeature
 from tandem.mergelog.writer import Upload
+from tandem.operations.adopt import read_log_status
 from tandem.operations.machine.events import Point
 from tandem.operations.model import Table
-from tandem.operations.tables.log_status import read_log_status
 from tandem.spec.status import Phase, TableStatus
 
 

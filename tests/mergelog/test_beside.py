@@ -19,7 +19,7 @@ from pyroaring import BitMap64
 from mergelog.orders import MAJOR, MERGE, STITCH, Orders, make, rows
 from support.lake.vectors import encode_inline
 from support.some import some
-from tandem.delta.log.commit import commit_info, remove_of
+from tandem.delta.log.snapshot import commit_info, remove_of
 from tandem.operations.machine.events import Effect, Point
 from tandem.spec.status import Phase
 

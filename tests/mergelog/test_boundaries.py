@@ -10,7 +10,7 @@ import pytest
 
 from tandem.delta.actions import Action, AddFile, Commit, CommitInfo, Metadata, RemoveFile, Txn
 from tandem.errors import BaseReplaced
-from tandem.mergelog.state.boundaries import (
+from tandem.mergelog.boundaries import (
     BaseChange,
     BaseFiles,
     MergedUpTo,
@@ -21,7 +21,7 @@ from tandem.mergelog.state.boundaries import (
     advance,
     classify,
 )
-from tandem.mergelog.state.versions import Block, BlockLogState
+from tandem.mergelog.versions import Block, BlockLogState
 
 LOG = "the-log"
 FILES = BaseFiles(frozenset({"a", "b"}), frozenset({"removed"}))

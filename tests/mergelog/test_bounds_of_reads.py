@@ -23,15 +23,14 @@ from mergelog.test_base_history import commit
 from support.lake.memory_store import Call, MemoryStore
 from support.some import EVERY_CASE
 from tandem.delta.log.delta_log import DeltaLog
+from tandem.mergelog import log_table, winners
+from tandem.mergelog.by_key import parts_of_keys
 from tandem.mergelog.create import ensure_log
-from tandem.mergelog.rows import winners
-from tandem.mergelog.rows.by_key import parts_of_keys
-from tandem.mergelog.state import log_table
-from tandem.mergelog.state.log_table import LogSettings, MergeLog
+from tandem.mergelog.log_table import LogSettings, MergeLog
 from tandem.mergelog.view import MergedView
 from tandem.mergelog.writer import LogWriter
-from tandem.operations.clean.block_log import clean_with_log
-from tandem.operations.clean.facts import CleaningDependencies
+from tandem.operations.clean_facts import CleaningDependencies
+from tandem.operations.clean_log import clean_with_log
 from tandem.operations.model import Table
 from tandem.storage import open_store
 from tandem.storage.local import LocalStore

@@ -21,7 +21,7 @@ from mergelog.services import assert_services_change_nothing, contents
 from support.jobs.inline_runner import InlineRunner
 from tandem import mergelog
 from tandem.delta.char_types import METADATA_KEY, BoundedText, bounds_of, fitted
-from tandem.delta.datafiles.file_errors import SchemaMismatch
+from tandem.delta.datafiles.conform import SchemaMismatch
 from tandem.delta.schema import ArrayType, Field, MapType, PrimitiveType, StructType
 from tandem.errors import InvalidSpec
 from tandem.spark.connector import register

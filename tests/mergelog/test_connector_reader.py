@@ -39,13 +39,13 @@ from tandem.delta.scan import scan
 from tandem.delta.schema import Field, PrimitiveType, StructType
 from tandem.errors import InvalidSpec, TableReplaced, UnsupportedFeature
 from tandem.mergelog.create import ensure_log
-from tandem.mergelog.state.log_table import LogSettings, MergeLog
+from tandem.mergelog.log_table import LogSettings, MergeLog
 from tandem.mergelog.view import MergedView
 from tandem.mergelog.writer import LogWriter
-from tandem.spark.connector import source as reader_
-from tandem.spark.connector import source as source_
-from tandem.spark.connector.options import read_options
-from tandem.spark.connector.source import TandemSource, ViewReader, ViewVersion, opened
+from tandem.spark import connector as reader_
+from tandem.spark import connector as source_
+from tandem.spark.connector import TandemSource, ViewReader, ViewVersion, opened
+from tandem.spark.connector_options import read_options
 from tandem.storage import open_store
 
 Row = tuple[Any, ...]

@@ -19,8 +19,8 @@ from support.lake.faults import ProcessDied
 from support.lake.memory_store import Call, MemoryStore
 from support.some import some
 from tandem.delta.actions import AddFile
-from tandem.delta.log.commit import commit_info
 from tandem.delta.log.delta_log import DeltaLog
+from tandem.delta.log.snapshot import commit_info
 from tandem.delta.schema import Field, PrimitiveType, to_delta_json
 from tandem.delta.schema import StructType as DeltaStruct
 from tandem.errors import (
@@ -31,11 +31,10 @@ from tandem.errors import (
     OutcomeUnknown,
     TandemError,
 )
-from tandem.mergelog.state.log_table import MergeLog
-from tandem.spark.connector import writer as writer_
-from tandem.spark.connector.options import write_options
-from tandem.spark.connector.source import TandemSource
-from tandem.spark.connector.writer import StreamWriter, TaskBlocks
+from tandem.mergelog.log_table import MergeLog
+from tandem.spark import connector as writer_
+from tandem.spark.connector import StreamWriter, TandemSource, TaskBlocks
+from tandem.spark.connector_options import write_options
 
 SCHEMA = "k bigint, v string, p string"
 MARKED = SCHEMA + ", gone boolean"

@@ -19,19 +19,19 @@ import pytest
 from mergelog.orders import MERGE, STITCH, Orders
 from mergelog.test_beside import Before
 from tandem.delta.actions import Action, Metadata, Protocol, Txn
-from tandem.delta.log.commit import commit_info
+from tandem.delta.log.snapshot import commit_info
 from tandem.delta.schema import Field, PrimitiveType, StructType, to_delta_json
 from tandem.errors import CorruptLog, InvalidSpec
 from tandem.mergelog.create import ensure_log
-from tandem.mergelog.state.log_table import LogSettings, MergeLog
-from tandem.mergelog.state.versions import MERGED
+from tandem.mergelog.log_table import LogSettings, MergeLog
 from tandem.mergelog.upkeep import catch_up, record_base, resolve
+from tandem.mergelog.versions import MERGED
 from tandem.mergelog.view import MergedView
 from tandem.mergelog.writer import LogWriter, Upload
-from tandem.operations.clean.block_log import clean_with_log
+from tandem.operations.adopt import read_log_status
+from tandem.operations.clean_log import clean_with_log
 from tandem.operations.machine.events import Point
 from tandem.operations.model import Table
-from tandem.operations.tables.log_status import read_log_status
 from tandem.planning.cleaning import CleaningRules
 from tandem.spec.status import Phase, TableStatus
 

@@ -13,14 +13,14 @@ from mergelog.orders import MERGE, STITCH, rows
 from mergelog.test_beside import Before
 from support.lake.faults import Fault, ProcessDied, StrikeOnce
 from tandem import mergelog
-from tandem.delta.log.names import commit_path
+from tandem.delta.log.listing import commit_path
 from tandem.errors import BaseHistoryGap, DataFileMissing
-from tandem.mergelog.state import log_table
-from tandem.mergelog.state.versions import ROLLBACK, WRITER, upload_of
+from tandem.mergelog import log_table
 from tandem.mergelog.upkeep import resolve
-from tandem.operations.attempt import garbage
-from tandem.operations.clean.block_log import merges_of
-from tandem.operations.clean.clean import rules_for
+from tandem.mergelog.versions import ROLLBACK, WRITER, upload_of
+from tandem.operations import garbage
+from tandem.operations.clean import rules_for
+from tandem.operations.clean_log import merges_of
 from tandem.operations.machine.events import Point
 from tandem.planning.cleaning import DAY_MS, CleaningRules, RemovalReason
 from tandem.spec.status import Phase

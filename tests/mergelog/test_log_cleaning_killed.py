@@ -17,11 +17,11 @@ from support.lake.memory_store import Call, FaultHook, MemoryStore
 from support.some import some
 from tandem import mergelog
 from tandem.delta.log.delta_log import DeltaLog
-from tandem.mergelog.state import log_table
-from tandem.mergelog.state.log_table import state_of
-from tandem.operations.clean.block_log import clean_with_log
-from tandem.operations.clean.clean import MARKER, CleaningOptions, CleaningResult
-from tandem.operations.clean.facts import CleaningDependencies
+from tandem.mergelog import log_table
+from tandem.mergelog.log_table import state_of
+from tandem.operations.clean import MARKER, CleaningOptions, CleaningResult
+from tandem.operations.clean_facts import CleaningDependencies
+from tandem.operations.clean_log import clean_with_log
 from tandem.operations.machine.events import Point
 from tandem.operations.model import Table
 from tandem.planning.cleaning import CleaningRules, RemovalReason

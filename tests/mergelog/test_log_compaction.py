@@ -22,10 +22,10 @@ from support.documents import document
 from tandem import mergelog
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import InvalidSpec, StorageError
-from tandem.mergelog.rows import blocks
-from tandem.mergelog.rows.winners import MatchedRows, MergeResult, at_version
-from tandem.mergelog.state.log_table import state_of
+from tandem.mergelog import blocks
+from tandem.mergelog.log_table import state_of
 from tandem.mergelog.upkeep import record_base
+from tandem.mergelog.winners import MatchedRows, MergeResult, at_version
 from tandem.operations.machine.events import Point
 from tandem.spec import LakeTable
 from tandem.spec.status import Phase

@@ -18,9 +18,8 @@ from mergelog.lake import DELETION_VECTORS, Merged, date_back, in_memory, keys, 
 from support.documents import document
 from support.lake.memory_store import Call, MemoryStore
 from tandem.delta.actions import Metadata, Protocol, Txn
-from tandem.delta.log.commit import commit_info
 from tandem.delta.log.delta_log import DeltaLog
-from tandem.delta.log.snapshot import Snapshot
+from tandem.delta.log.snapshot import Snapshot, commit_info
 from tandem.errors import (
     AccessDenied,
     BaseHistoryGap,
@@ -37,14 +36,13 @@ from tandem.errors import (
 )
 from tandem.kube.tables.context import TableLog
 from tandem.mergelog.create import ensure_log
-from tandem.mergelog.state.log_table import LogSettings, MergeLog, state_of
+from tandem.mergelog.log_table import LogSettings, MergeLog, state_of
 from tandem.mergelog.upkeep import catch_up
 from tandem.mergelog.view import MergedView
 from tandem.mergelog.writer import LogWriter
+from tandem.operations.adopt import AdoptedTable, adopt, read_log_status
 from tandem.operations.model import Table
 from tandem.operations.ports import SystemClock, SystemNonces
-from tandem.operations.tables.adopt import AdoptedTable, adopt
-from tandem.operations.tables.log_status import read_log_status
 from tandem.spec.status import TableStatus
 from tandem.spec.table import LakeTable
 

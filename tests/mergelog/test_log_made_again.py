@@ -13,7 +13,7 @@ from support.lake.memory_store import Call, MemoryStore
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import CommitConflict, InvalidSpec
 from tandem.mergelog.create import ensure_log
-from tandem.mergelog.state.log_table import CHECKPOINT_INTERVAL, LogSettings, MergeLog
+from tandem.mergelog.log_table import CHECKPOINT_INTERVAL, LogSettings, MergeLog
 from tandem.mergelog.view import MergedView
 from tandem.mergelog.writer import Appended, LogWriter, Upload
 

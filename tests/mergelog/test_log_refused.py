@@ -16,21 +16,20 @@ from mergelog.test_beside import Before
 from support.lake.memory_store import Call
 from tandem.delta.actions import AddFile
 from tandem.delta.log.codec import encode_commit
-from tandem.delta.log.commit import ENGINE, commit_info, remove_of
 from tandem.delta.log.delta_log import DeltaLog
-from tandem.delta.log.names import commit_path
-from tandem.delta.log.snapshot import Snapshot
+from tandem.delta.log.listing import commit_path
+from tandem.delta.log.snapshot import ENGINE, Snapshot, commit_info, remove_of
 from tandem.delta.schema import ArrayType, Field, PrimitiveType, StructType
 from tandem.errors import AccessDenied, CorruptLog, InvalidSpec, TandemError, UnsupportedFeature
 from tandem.mergelog import LogWriter
 from tandem.mergelog.create import ensure_log
-from tandem.mergelog.state.log_table import CHECKPOINT_INTERVAL, LogSettings, MergeLog, settings_of
+from tandem.mergelog.log_table import CHECKPOINT_INTERVAL, LogSettings, MergeLog, settings_of
 from tandem.mergelog.upkeep import catch_up, resolve
 from tandem.mergelog.writer import Upload
-from tandem.operations.clean.block_log import clean_with_log
+from tandem.operations.adopt import read_log_status
+from tandem.operations.clean_log import clean_with_log
 from tandem.operations.machine.events import Point
 from tandem.operations.model import Table
-from tandem.operations.tables.log_status import read_log_status
 from tandem.planning.cleaning import CleaningRules
 from tandem.spec.status import Phase, TableStatus
 

@@ -11,8 +11,8 @@ from mergelog.orders import MERGE, STITCH, Orders, rows
 from mergelog.test_beside import Before
 from support.lake.faults import Fault, ProcessDied, StrikeOnce
 from tandem import mergelog
-from tandem.mergelog.state.log_table import state_of
-from tandem.mergelog.state.versions import Block, in_order
+from tandem.mergelog.log_table import state_of
+from tandem.mergelog.versions import Block, in_order
 from tandem.operations.machine.events import Point
 
 

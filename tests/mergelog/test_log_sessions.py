@@ -19,12 +19,12 @@ from support.jobs.quick_jobs import QuickJobs
 from support.lake.faults import Fault, ProcessDied, StrikeOnce
 from tandem import mergelog
 from tandem.delta.log.delta_log import DeltaLog
-from tandem.operations.attempt import garbage
+from tandem.operations import garbage
 from tandem.operations.execute import ExecutionOptions, finish, open_session
 from tandem.operations.machine.events import Effect, Event, Point, StopRequest
 from tandem.operations.model import Table
 from tandem.operations.ports import Ports
-from tandem.operations.session.file_jobs import FileJobs
+from tandem.operations.session.job_control import FileJobs
 from tandem.operations.session.session import Session
 from tandem.spec.status import OperationStatus, Phase
 from tandem.spec.update import TableIngest, TableUpdate

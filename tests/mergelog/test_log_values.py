@@ -17,15 +17,14 @@ from deltalake import DeltaTable, write_deltalake
 from mergelog.lake import Merged, in_memory, made
 from mergelog.services import assert_services_change_nothing, bits
 from support.values.kinds import KINDS, Kind
-from tandem.delta.calendar import days_of
 from tandem.delta.datafiles.reader import TableFormat
-from tandem.delta.partitions import unstorable
+from tandem.delta.partitions import days_of, unstorable
 from tandem.delta.schema import ArrayType, Field, PrimitiveType, StructType
 from tandem.errors import DuplicateKeys, InvalidSpec, UnsupportedFeature
-from tandem.mergelog.rows.blocks import by_group
-from tandem.mergelog.rows.by_key import UniqueRows, require_decided
-from tandem.mergelog.rows.records import Records
-from tandem.mergelog.state.log_table import LogSettings
+from tandem.mergelog.blocks import by_group
+from tandem.mergelog.by_key import UniqueRows, require_decided
+from tandem.mergelog.log_table import LogSettings
+from tandem.mergelog.records import Records
 from tandem.storage import open_store
 
 PLAIN = [kind for kind in KINDS if not pa.types.is_struct(kind.arrow)]

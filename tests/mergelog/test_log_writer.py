@@ -17,14 +17,14 @@ from mergelog.lake import Merged, dies_at, in_memory, keys, table
 from support.lake.faults import ProcessDied
 from support.lake.memory_store import Call, MemoryStore
 from tandem.delta.actions import Action, AddFile, Commit, Txn
-from tandem.delta.log.checkpoint_write import write_checkpoint
-from tandem.delta.log.commit import commit_info
-from tandem.delta.log.names import commit_path
+from tandem.delta.log.listing import commit_path
+from tandem.delta.log.maintenance import write_checkpoint
+from tandem.delta.log.snapshot import commit_info
 from tandem.delta.schema import Field, PrimitiveType, StructType
 from tandem.errors import AlreadyExists, InvalidSpec, OutcomeUnknown, StorageFull
 from tandem.mergelog import writer as writer_module
-from tandem.mergelog.state.log_table import CHECKPOINT_INTERVAL
-from tandem.mergelog.state.versions import ROLLBACK, WRITER
+from tandem.mergelog.log_table import CHECKPOINT_INTERVAL
+from tandem.mergelog.versions import ROLLBACK, WRITER
 from tandem.mergelog.writer import LAST_BATCH, LATE_MS, Appended, LogWriter
 
 

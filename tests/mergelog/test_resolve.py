@@ -10,13 +10,13 @@ from mergelog.test_base_history import HOUR_MS, commit
 from support.lake.faults import ProcessDied
 from support.lake.memory_store import Call, MemoryStore
 from tandem.delta.actions import Txn
-from tandem.delta.log.checkpoint_write import write_checkpoint
-from tandem.delta.log.commit import commit_info
-from tandem.delta.log.names import commit_path
+from tandem.delta.log.listing import commit_path
+from tandem.delta.log.maintenance import write_checkpoint
+from tandem.delta.log.snapshot import commit_info
 from tandem.errors import BaseHistoryGap, BaseReplaced, DataFileMissing, OutcomeUnknown
-from tandem.mergelog.state.log_table import state_of
-from tandem.mergelog.state.versions import MERGED
+from tandem.mergelog.log_table import state_of
 from tandem.mergelog.upkeep import Resolved, catch_up, resolve
+from tandem.mergelog.versions import MERGED
 from tandem.storage.paths import LOG_FOLDER
 
 ROW: Row = (1, "a", None)

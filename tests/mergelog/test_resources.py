@@ -16,10 +16,10 @@ from typer.testing import CliRunner, Result
 from support.jobs.quick_jobs import QuickJobs
 from tandem import mergelog
 from tandem.cli.app import app
-from tandem.mergelog.state.log_table import settings_of
+from tandem.mergelog.log_table import settings_of
 from tandem.operations import runner
 from tandem.operations.ports import Ports
-from tandem.operations.session.file_jobs import FileJobs
+from tandem.operations.session.job_control import FileJobs
 
 TABLE = """
 apiVersion: tandem.dev/v1alpha1

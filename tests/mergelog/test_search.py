@@ -12,16 +12,16 @@ from support.some import some
 from tandem.delta.actions import Commit
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import BaseHistoryGap
-from tandem.mergelog.state import base_history
-from tandem.mergelog.state.base_history import Candidates, candidates
-from tandem.mergelog.state.boundaries import (
+from tandem.mergelog import base_history
+from tandem.mergelog.base_history import Candidates, candidates
+from tandem.mergelog.boundaries import (
     BaseChange,
     RestoredTo,
     Unaffected,
     Voided,
     advance,
 )
-from tandem.mergelog.state.versions import BlockLogState, LogHistory
+from tandem.mergelog.versions import BlockLogState, LogHistory
 
 # Random histories of appends, log compactions, merges and statements of others agree with the
 # serial model (L0-L5, I-37 for each version of the base table and each prefix of the log).

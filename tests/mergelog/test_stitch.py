@@ -17,14 +17,24 @@ from support.values.kinds import KINDS, Kind
 from tandem.delta.actions import AddFile
 from tandem.delta.schema import Field, PrimitiveType, StructType
 from tandem.errors import CorruptLog, StorageError
-from tandem.mergelog.rows import stitch as stitch_
-from tandem.mergelog.rows.blocks import BlockReader, read_block, records_of
-from tandem.mergelog.rows.by_key import key_at
-from tandem.mergelog.rows.records import kept_by_stitching
-from tandem.mergelog.rows.stitch import Stitched, StitchRequest, stitch
-from tandem.mergelog.runs import BALANCE, BlockRun, all_blocks, applicable, small_runs
-from tandem.mergelog.state.log_table import block_format, settings_of, state_of
-from tandem.mergelog.state.versions import DELETES, Block, BlockLogState, Group, in_order
+from tandem.mergelog import stitch as stitch_
+from tandem.mergelog.blocks import BlockReader, read_block, records_of
+from tandem.mergelog.by_key import key_at
+from tandem.mergelog.log_table import block_format, settings_of, state_of
+from tandem.mergelog.records import kept_by_stitching
+from tandem.mergelog.stitch import Stitched, StitchRequest, stitch
+from tandem.mergelog.versions import (
+    BALANCE,
+    DELETES,
+    Block,
+    BlockLogState,
+    BlockRun,
+    Group,
+    all_blocks,
+    applicable,
+    in_order,
+    small_runs,
+)
 
 # Stitching merges sorted blocks as streams: the same rows, in the same order, as with all of them
 # in memory, however little of it there is.

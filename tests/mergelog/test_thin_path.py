@@ -15,10 +15,10 @@ from support.some import some
 from tandem import mergelog
 from tandem.cli.app import app
 from tandem.delta.scan import scan
-from tandem.mergelog.state.log_table import state_of
+from tandem.mergelog.log_table import state_of
 from tandem.operations import runner
 from tandem.operations.ports import Ports
-from tandem.operations.session.file_jobs import FileJobs
+from tandem.operations.session.job_control import FileJobs
 
 RESOURCES = """
 apiVersion: tandem.dev/v1alpha1

@@ -19,7 +19,7 @@ from support.jobs.inline_runner import InlineRunner
 from support.parquet.pages import flip, page_of
 from support.values.kinds import KINDS
 from tandem import mergelog
-from tandem.mergelog.state.log_table import state_of
+from tandem.mergelog.log_table import state_of
 from tandem.spec.status import OperationStatus, Phase
 
 if TYPE_CHECKING:

@@ -14,14 +14,13 @@ from mergelog.lake import Merged, in_memory, keys, made, table
 from mergelog.orders import MERGE, STITCH, Orders
 from support.lake.memory_store import Call
 from support.present import present
-from tandem.delta.log.checkpoint_write import write_checkpoint
-from tandem.delta.log.commit import commit_info
-from tandem.delta.log.names import commit_path
+from tandem.delta.log.listing import commit_path
+from tandem.delta.log.maintenance import write_checkpoint
+from tandem.delta.log.snapshot import commit_info
 from tandem.errors import BaseHistoryGap
 from tandem.mergelog import open_log, upkeep, usage
 from tandem.mergelog.create import put
-from tandem.mergelog.state.log_table import state_of
-from tandem.mergelog.state.versions import InstantCounts, LogFacts
+from tandem.mergelog.log_table import state_of
 from tandem.mergelog.upkeep import (
     BASE_AGE_MS,
     BASE_VERSIONS,
@@ -32,6 +31,7 @@ from tandem.mergelog.upkeep import (
     record_base,
 )
 from tandem.mergelog.usage import LogReader
+from tandem.mergelog.versions import InstantCounts, LogFacts
 
 HOUR = 3600 * 1000
 

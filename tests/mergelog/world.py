@@ -16,16 +16,7 @@ import pyarrow as pa
 from mergelog import oracle
 from mergelog.oracle import Append, Change, Event, Insert, Merge, Overwrite, Restore, Row, Update
 from tandem.errors import BaseHistoryGap
-from tandem.mergelog.rows.records import (
-    Overlay,
-    Records,
-    concatenate,
-    in_force,
-    kept_by_stitching,
-    winners,
-)
-from tandem.mergelog.runs import BlockRun, all_blocks, applicable, small_runs
-from tandem.mergelog.state.boundaries import (
+from tandem.mergelog.boundaries import (
     BaseChange,
     MergedUpTo,
     RestoredTo,
@@ -33,7 +24,22 @@ from tandem.mergelog.state.boundaries import (
     Voided,
     advance,
 )
-from tandem.mergelog.state.versions import Block, BlockLogState
+from tandem.mergelog.records import (
+    Overlay,
+    Records,
+    concatenate,
+    in_force,
+    kept_by_stitching,
+    winners,
+)
+from tandem.mergelog.versions import (
+    Block,
+    BlockLogState,
+    BlockRun,
+    all_blocks,
+    applicable,
+    small_runs,
+)
 
 
 @dataclass

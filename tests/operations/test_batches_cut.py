@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from support.documents import document
 from support.lake.segments import MIB, loads
+from tandem.operations.explain import total
 from tandem.operations.kinds.batches import (
     BatchesRecord,
     batch_resource,
@@ -17,10 +18,8 @@ from tandem.operations.kinds.batches import (
     runs_at,
     runs_of,
 )
-from tandem.operations.report.explain import total
 from tandem.planning.compaction import plan_compaction
-from tandem.planning.plans import CompactionPlan, CompactionRequest
-from tandem.planning.runs import is_worth_rewriting
+from tandem.planning.plans import CompactionPlan, CompactionRequest, is_worth_rewriting
 from tandem.spec import parse
 from tandem.spec.compaction import CompactionType, TableCompaction
 from tandem.spec.status import OperationResult, Plan, Progress, Reconciled

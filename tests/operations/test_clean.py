@@ -16,12 +16,12 @@ from support.lake.faults import Fault, ProcessDied, StrikeOnce
 from support.lake.memory_store import Call, MemoryStore
 from tandem.delta import dv
 from tandem.delta.actions import Action, AddFile
-from tandem.delta.log.commit import remove_of
 from tandem.delta.log.delta_log import DeltaLog
+from tandem.delta.log.snapshot import remove_of
 from tandem.errors import OutcomeUnknown
-from tandem.operations.attempt import paths
-from tandem.operations.clean.clean import MARKER, CleaningOptions, CleaningResult, clean
-from tandem.operations.clean.facts import CleaningDependencies
+from tandem.operations import attempt_files
+from tandem.operations.clean import MARKER, CleaningOptions, CleaningResult, clean
+from tandem.operations.clean_facts import CleaningDependencies
 from tandem.operations.execute import ExecutionOptions, open_session
 from tandem.operations.machine.events import Effect, Event, Point
 from tandem.operations.model import Table
@@ -322,7 +322,7 @@ def test_C6b_a_row_map_stays_as_long_as_an_older_plan_may_need_it() -> None:
 def test_a_damaged_plan_of_an_unfinished_operation_stops_the_cleaning() -> None:
     single = Single("compaction")
     _session = single.at(Point.START_JOB)
-    path = paths.plan(single.operation_id, 1)
+    path = attempt_files.plan(single.operation_id, 1)
     single.world.store.put(path, single.world.store.get(path)[:10])
     rewritten(single)
     with pytest.raises(Exception, match="truncated"):
@@ -471,7 +471,7 @@ def test_commits_during_cleaning_lose_nothing(what: str) -> None:
 
 
 def facts_of(single: Single, attempt: int = 1) -> str:
-    return f"{paths.facts(single.operation_id, attempt)}/x.facts"
+    return f"{attempt_files.facts(single.operation_id, attempt)}/x.facts"
 
 
 def test_facts_live_as_long_as_the_data_files_of_their_attempt() -> None:
@@ -499,11 +499,11 @@ def test_facts_of_another_table_at_the_place_do_not_make_its_operation_ours() ->
     single = Single("compaction")
     store = single.world.store
     stranger = "fedcba9876543210"
-    store.put(paths.facts(stranger, 1) + "/x.facts", b"facts")
-    store.put(paths.data(stranger, 1) + "/part.parquet", b"data")
+    store.put(attempt_files.facts(stranger, 1) + "/x.facts", b"facts")
+    store.put(attempt_files.data(stranger, 1) + "/part.parquet", b"data")
     cleaned = swept(single, days=40)
     assert stranger not in dict(cleaned.abandoned)
-    assert paths.data(stranger, 1) + "/part.parquet" in store.paths()
-    store.delete([paths.data(stranger, 1) + "/part.parquet"])
+    assert attempt_files.data(stranger, 1) + "/part.parquet" in store.paths()
+    store.delete([attempt_files.data(stranger, 1) + "/part.parquet"])
     swept(single, days=1)
     assert [path for path in store.paths() if stranger in path] == []

@@ -12,12 +12,12 @@ from support.lake import delta_log as dl
 from support.lake.memory_store import MemoryStore
 from tandem.delta import dv
 from tandem.delta.actions import DeletionVector
-from tandem.delta.log.checkpoint_write import write_checkpoint
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.maintenance import clean as clean_log
+from tandem.delta.log.maintenance import write_checkpoint
 from tandem.errors import UnsupportedFeature
-from tandem.operations.clean.clean import MARKER, CleaningOptions, clean, rules_for
-from tandem.operations.clean.facts import CleaningDependencies, live_files
+from tandem.operations.clean import MARKER, CleaningOptions, clean, rules_for
+from tandem.operations.clean_facts import CleaningDependencies, live_files
 from tandem.operations.model import Table
 from tandem.planning.cleaning import DAY_MS, CleaningRules
 from tandem.spec.table import Retention

@@ -10,8 +10,8 @@ import pytest
 from support.jobs import quick_lake
 from support.lake import delta_log
 from tandem.operations.execute import ExecutionOptions, finish, open_session
+from tandem.operations.explain import MOST_SENTENCES, of_replace, sentences
 from tandem.operations.model import Identity
-from tandem.operations.report.explain import MOST_SENTENCES, of_replace, sentences
 from tandem.spec.replace import Replaced
 from tandem.spec.status import Reconciled, ReconciledCommit, RowsReplaced
 from tandem.text import clean, files_in_words, listed, quoted

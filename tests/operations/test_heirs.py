@@ -26,7 +26,6 @@ from tandem.delta.datafiles.reader import TableFormat
 from tandem.delta.schema import Field, PrimitiveType, StructType
 from tandem.errors import CountMismatch, DataFileMissing
 from tandem.jobs.formats import InputFile
-from tandem.operations.edits import Edits
 from tandem.operations.kinds import heirs
 from tandem.operations.kinds.heirs import (
     HeirSearch,
@@ -36,7 +35,7 @@ from tandem.operations.kinds.heirs import (
     read_rows,
     row_numbers,
 )
-from tandem.operations.model import CommitContent, OutputFileChange, Work
+from tandem.operations.model import CommitContent, Edits, OutputFileChange, Work
 from tandem.operations.session import carry_out
 from tandem.reconcile.model import ChangeKind, CommitSummary, FileState
 from tandem.reconcile.published import CommittedRewrite

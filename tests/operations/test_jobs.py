@@ -20,7 +20,7 @@ from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import ClusterUnavailable, InvalidSpec, JobRefused, Reason, TandemError
 from tandem.jobs.results import JobFailure, JobProgress
 from tandem.jobs.runner import SHORT_JOB_BYTES, JobPhase, JobRequest, JobStatus
-from tandem.operations.attempt import paths
+from tandem.operations import attempt_files
 from tandem.operations.execute import ExecutionOptions, finish, open_session
 from tandem.operations.machine.events import (
     EffectDone,
@@ -33,11 +33,10 @@ from tandem.operations.machine.events import (
 from tandem.operations.machine.phases import LONGEST_REFUSAL_MS
 from tandem.operations.machine.step import step
 from tandem.operations.model import Identity, ProgressBaseline, SourceAccess, Table, Work
-from tandem.operations.report.status import status_of
 from tandem.operations.session import job_control
-from tandem.operations.session.file_jobs import FileJobs
-from tandem.operations.session.job_control import LOOK_EVERY, eta_seconds
+from tandem.operations.session.job_control import LOOK_EVERY, FileJobs, eta_seconds
 from tandem.operations.session.session import Session
+from tandem.operations.status import status_of
 from tandem.spec.status import OperationStatus, Phase
 
 # A cluster that takes no job for now (a quota, rights, a webhook, a missing kind): the operation
@@ -97,7 +96,7 @@ def shown(session: Session) -> OperationStatus:
 
 
 def files_of_attempt(single: Single) -> set[str]:
-    folder = paths.attempt(single.operation_id, 1) + "/"
+    folder = attempt_files.attempt(single.operation_id, 1) + "/"
     return {meta.path.removeprefix(folder) for meta in single.world.store.list(folder)}
 
 
@@ -276,7 +275,7 @@ def say(single: Single, files: int, size: int) -> None:
     """The job says how far it is, of 20 files with 2,000 bytes."""
     progress = JobProgress(files_done=files, files_total=20, bytes_done=size, bytes_total=2_000)
     data = progress.model_dump_json(by_alias=True).encode()
-    single.world.store.put(paths.progress(single.operation_id, 1), data)
+    single.world.store.put(attempt_files.progress(single.operation_id, 1), data)
 
 
 def test_progress_shows_files_bytes_percent_and_what_is_left() -> None:
@@ -399,7 +398,7 @@ def test_a_later_round_that_fails_is_not_waited_for() -> None:
         message="division by zero",
         transient=False,
     )
-    path = paths.round_file(single.operation_id, 1, 1, "failure.json")
+    path = attempt_files.round_file(single.operation_id, 1, 1, "failure.json")
     single.world.store.put(path, failure.model_dump_json(by_alias=True).encode())
     assert single.drive(session).reason is Reason.STATEMENT_FAILED
 
@@ -411,9 +410,12 @@ def test_a_process_taken_for_dead_does_not_wait_for_ever(why: str) -> None:
     session = running(single)
     store, operation_id = single.world.store, single.operation_id
     if why == "cleaned":
-        store.delete([paths.plan(operation_id, 1)])
+        store.delete([attempt_files.plan(operation_id, 1)])
     else:
-        records = {"ended": paths.ended(operation_id, 1), "recorded": paths.result(operation_id)}
+        records = {
+            "ended": attempt_files.ended(operation_id, 1),
+            "recorded": attempt_files.result(operation_id),
+        }
         store.put(records[why], b"{}")
     for _ in range(LOOK_EVERY):
         assert session.advance()
@@ -475,7 +477,7 @@ def test_the_message_of_the_job_comes_first() -> None:
     failure = JobFailure(
         operation_id="0f", attempt=1, reason="StatementFailed", message="1 / 0", transient=False
     )
-    path = paths.round_file("0f", 1, 0, "failure.json")
+    path = attempt_files.round_file("0f", 1, 0, "failure.json")
     at.table.store.put(path, failure.model_dump_json(by_alias=True).encode())
     lost = poll(JobStatus(JobPhase.FAILED, "exit code 1", reason=Reason.JOB_FAILED), at)
     assert lost == JobLost(Reason.STATEMENT_FAILED, "TableCompaction/nightly: 1 / 0", False)
@@ -490,9 +492,9 @@ def test_the_cause_of_a_pending_driver_is_reported() -> None:
 def test_the_driver_of_a_statement_alone_is_informed_that_it_may_end(tmp_path: Path) -> None:
     lake = quick_lake.make(tmp_path)
     for operation, waits in ((lake.compaction("Major"), False), (lake.delete("k = 1"), True)):
-        before = {found.path for found in lake.store.list(paths.operations())}
+        before = {found.path for found in lake.store.list(attempt_files.operations())}
         lake.do(operation)
-        made = {found.path for found in lake.store.list(paths.operations())} - before
+        made = {found.path for found in lake.store.list(attempt_files.operations())} - before
         assert any(path.endswith("/plan.json") for path in made)
         assert any(path.endswith("/done.json") for path in made) is waits
 

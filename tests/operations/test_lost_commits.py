@@ -12,8 +12,8 @@ import pytest
 from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
 from support.lake.lake import batch
-from tandem.delta.log.checkpoint_write import write_checkpoint
-from tandem.delta.log.names import commit_path
+from tandem.delta.log.listing import commit_path
+from tandem.delta.log.maintenance import write_checkpoint
 from tandem.errors import OutcomeUnknown
 from tandem.operations.machine.events import CommitLost, Effect, Event, Point
 from tandem.spec.status import Phase

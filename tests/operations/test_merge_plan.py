@@ -16,7 +16,7 @@ from tandem.operations.execute import ExecutionOptions, finish, open_session
 from tandem.operations.kinds.merge import clauses
 from tandem.operations.machine.events import Effect, Ending, Event
 from tandem.operations.machine.state import LockState, OperationState, OutcomeState
-from tandem.operations.report.status import conditions, duration_in_words, status_of
+from tandem.operations.status import conditions, duration_in_words, status_of
 from tandem.spec.resources import TableUpdate
 from tandem.spec.status import ENDED, OperationStatus, Phase
 

@@ -31,7 +31,7 @@ from tandem.errors import InvalidSpec
 from tandem.operations import runner
 from tandem.operations.ports import Ports
 from tandem.operations.registry import PERFORMED_BY
-from tandem.operations.session.file_jobs import FileJobs
+from tandem.operations.session.job_control import FileJobs
 from tandem.reconcile.classify import classify
 from tandem.reconcile.model import ChangeKind
 from tandem.spec import load_text

@@ -16,7 +16,7 @@ from support.lake.faults import Fault, StrikeOnce
 from tandem.errors import LocksUnavailable, Reason
 from tandem.locks.rules import CommitLease, Granted, LockRequest, Mode, Waiting, named
 from tandem.locks.store import InProcessLocks
-from tandem.operations.attempt import garbage, paths
+from tandem.operations import attempt_files, garbage
 from tandem.operations.execute import ExecutionOptions, open_session
 from tandem.operations.machine.events import Point, StopRequest
 from tandem.operations.session.session import Session
@@ -156,7 +156,7 @@ def test_suspended_and_resumed() -> None:
 
 def _rewrite(single: Single, suffix: str, data: bytes | None) -> None:
     """Damage (or with None remove) the one file of the first attempt with this ending."""
-    prefix = paths.attempt(single.operation_id, 1)
+    prefix = attempt_files.attempt(single.operation_id, 1)
     [path] = [p for p in single.world.store.paths() if p.startswith(prefix) and p.endswith(suffix)]
     if data is None:
         single.world.store.delete([path])
@@ -176,7 +176,7 @@ def test_a_damaged_result_means_another_attempt(suffix: str, data: bytes) -> Non
 def test_a_result_of_another_attempt_is_refused() -> None:
     single = Single("ingest")
     session = single.at(Point.READ_RESULT)
-    path = paths.round_file(single.operation_id, 1, 0, "result.json")
+    path = attempt_files.round_file(single.operation_id, 1, 0, "result.json")
     body = json.loads(single.world.store.get(path)) | {"attempt": 9}
     single.world.store.put(path, json.dumps(body).encode())
     single.succeed(session, attempt=2)

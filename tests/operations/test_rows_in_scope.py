@@ -19,7 +19,7 @@ from tandem.errors import CountMismatch, ManifestInvalid
 from tandem.intervals import IntervalSet, TimeInterval
 from tandem.jobs.formats import InputFile, ReplaceJob, RowScope
 from tandem.jobs.results import JobResult
-from tandem.operations.attempt.records import PlanRecord
+from tandem.operations.attempt_files import PlanRecord
 from tandem.operations.kinds.replace import rows_of_round
 from tandem.operations.kinds.row_scope import ScopedRows
 from tandem.operations.model import Identity, Table, Work

@@ -20,7 +20,7 @@ from tandem.jobs.runner import JobStatus
 from tandem.operations.model import Table
 from tandem.operations.ports import Ports
 from tandem.operations.runner import RunOptions, plan, run
-from tandem.operations.session.file_jobs import FileJobs
+from tandem.operations.session.job_control import FileJobs
 from tandem.spec.loader import parse
 from tandem.spec.resources import AnyResource, IndexServer, LakeTable, ResourceOutcome
 from tandem.spec.status import OperationResult, OperationStatus, Phase, TableStatus

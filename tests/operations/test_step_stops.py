@@ -52,7 +52,7 @@ from tandem.operations.machine.events import (
 from tandem.operations.machine.state import Limits, OperationState, Request
 from tandem.operations.machine.step import step
 from tandem.operations.machine.transitions import GIVE_UP
-from tandem.operations.report.status import status_of
+from tandem.operations.status import status_of
 from tandem.spec.common import Exclusive
 from tandem.spec.status import OperationStatus, Phase
 

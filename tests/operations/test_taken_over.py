@@ -17,7 +17,7 @@ from support.lake.rewritten import RECOMPRESS, rewrite
 from support.lake.rows import Rows, k_is, plus, without
 from tandem.delta.actions import Action
 from tandem.delta.log.delta_log import DeltaLog
-from tandem.delta.log.names import commit_path
+from tandem.delta.log.listing import commit_path
 from tandem.delta.protocol import FORGETFUL
 from tandem.errors import Reason
 from tandem.locks.rules import WHOLE_TABLE, Granted, LockRequest, Mode

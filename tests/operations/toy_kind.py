@@ -12,8 +12,8 @@ import pytest
 from tandem.delta.protocol import OperationKind
 from tandem.jobs.formats import IngestJob
 from tandem.locks.rules import WHOLE_TABLE
+from tandem.operations.kinds.commit_history import verdict_of_table
 from tandem.operations.kinds.job_files import new_segment, output_add
-from tandem.operations.kinds.table_changes import verdict_of_table
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, OutputFileChange, Planned, Work
 from tandem.operations.registry import PERFORMED_BY

@@ -9,8 +9,7 @@ from typing import Any
 
 from support.documents import document
 from support.lake.segments import loads
-from tandem.planning.auto.child_compactions import ChildCompaction, TableId
-from tandem.planning.auto.facts import AutoCompactionDecision, ChildState
+from tandem.planning.auto.facts import AutoCompactionDecision, ChildCompaction, ChildState, TableId
 from tandem.planning.auto.indexed_table import TableFacts
 from tandem.spec.compaction import TableCompaction
 from tandem.spec.table import AutomaticCompaction

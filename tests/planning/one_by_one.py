@@ -10,10 +10,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tandem.intervals import TimeInterval
+from tandem.planning.compaction import level_thresholds
 from tandem.planning.layout import bins_of, rewrite_criterion
-from tandem.planning.minor import level_thresholds
-from tandem.planning.plans import Bin, CompactionRequest, MergeStep, SegmentRun
-from tandem.planning.runs import by_chunk, by_partition, full_files, step_name
+from tandem.planning.plans import (
+    Bin,
+    CompactionRequest,
+    MergeStep,
+    SegmentRun,
+    by_chunk,
+    by_partition,
+    full_files,
+    step_name,
+)
 from tandem.spec.compaction import CompactionType
 from tandem.spec.table import Granularity
 from tandem.timeline.names import derived_name

@@ -13,7 +13,7 @@ from support.lake.segments import MIB, add_file, segments
 from tandem.delta.actions import AddFile
 from tandem.errors import UnsupportedFeature
 from tandem.planning.adjacency import Adjacency, beside
-from tandem.planning.auto.child_compactions import TableId, minor_spec
+from tandem.planning.auto.facts import TableId, minor_spec
 from tandem.planning.compaction import plan_compaction
 from tandem.planning.plans import CompactionPlan, CompactionRequest
 from tandem.spec.compaction import CompactionType, Minor

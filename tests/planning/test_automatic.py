@@ -29,9 +29,8 @@ from planning.automatic import (
 )
 from support.documents import document
 from support.lake.segments import add_file, loads, segments
-from tandem.planning.auto.child_compactions import MINOR_LINE, TableId
 from tandem.planning.auto.decide import decide
-from tandem.planning.auto.facts import ChildState, backoff_ms
+from tandem.planning.auto.facts import MINOR_LINE, ChildState, TableId, backoff_ms
 from tandem.planning.auto.indexed_table import TableFacts
 from tandem.spec.compaction import TableCompaction
 from tandem.spec.table import Granularity

@@ -12,22 +12,24 @@ from hypothesis import strategies as st
 
 from planning.automatic import FLIGHTS, HOUR, MINUTE, NOON, ended
 from tandem.delta.actions import AddFile, Commit, CommitInfo
-from tandem.mergelog.runs import small_runs
-from tandem.mergelog.state.versions import (
+from tandem.mergelog.versions import (
     Block,
     BlockLogState,
     LogFacts,
     LogVersion,
     count_instants,
     log_version,
+    small_runs,
     tags_of,
 )
-from tandem.planning.auto.child_compactions import (
+from tandem.planning.auto.facts import (
     LOG_COMPACTION_LINE,
     LOG_MERGE_LINE,
+    AutoCompactionDecision,
     ChildCompaction,
+    ChildState,
+    backoff_ms,
 )
-from tandem.planning.auto.facts import AutoCompactionDecision, ChildState, backoff_ms
 from tandem.planning.auto.log import decide_log
 from tandem.spec.loader import parse
 from tandem.spec.log_compaction import MergeOnRead

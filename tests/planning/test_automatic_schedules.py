@@ -21,9 +21,8 @@ from planning.automatic import (
     table,
 )
 from support.some import few
-from tandem.planning.auto.decide import decide
+from tandem.planning.auto.decide import decide, is_open, next_run
 from tandem.planning.auto.facts import ChildState
-from tandem.planning.auto.schedule_times import is_open, next_run
 from tandem.spec.table import AutomaticCompaction
 
 ZONE = "Europe/Berlin"

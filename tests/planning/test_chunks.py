@@ -16,16 +16,14 @@ from support.lake.segments import MIB, add_file
 from support.some import few
 from tandem.delta.actions import AddFile
 from tandem.delta.log import files as files_
-from tandem.planning.auto.child_compactions import ChildCompaction, chunks_in
 from tandem.planning.auto.decide import decide
-from tandem.planning.auto.facts import ChildState
+from tandem.planning.auto.facts import ChildCompaction, ChildState, chunks_in
 from tandem.planning.auto.indexed_table import IndexedTable, TableFacts
 from tandem.planning.compaction import plan_compaction
 from tandem.planning.plans import CompactionRequest
 from tandem.spec.compaction import CompactionType, TableCompactionSpec
 from tandem.spec.table import AutomaticCompaction, Granularity
-from tandem.timeline.chunks import TimeColumn
-from tandem.timeline.masks import TAG_MASKED
+from tandem.timeline.chunks import TAG_MASKED, TimeColumn
 from tandem.timeline.segments import segments
 
 # `compaction.chunks`: which chunks are due, in which order, beside what, and after failures.

@@ -16,15 +16,13 @@ from tandem.errors import InvalidSpec, UnknownSegment
 from tandem.intervals import IntervalSet, TimeInterval
 from tandem.planning.compaction import plan_compaction
 from tandem.planning.major import check_selection, taken_intervals
-from tandem.planning.plans import GIB, CompactionPlan, CompactionRequest
-from tandem.planning.runs import is_worth_rewriting, pack
+from tandem.planning.plans import GIB, CompactionPlan, CompactionRequest, is_worth_rewriting, pack
 from tandem.planning.segment_rewrite import SegmentRewriteRequest, plan_segment_rewrite
 from tandem.spec.compaction import CompactionTemplate, CompactionType, LayoutStrategy
 from tandem.spec.segment_rewrite import Codec, Recompress, Rewrite, SegmentRewriteSpec
 from tandem.spec.table import Granularity
-from tandem.timeline.chunks import TimeColumn, parse_chunk
+from tandem.timeline.chunks import TAG_MASKED, TimeColumn, format_masked, parse_chunk
 from tandem.timeline.file_columns import TAG_CHUNK, TAG_LAYOUT
-from tandem.timeline.masks import TAG_MASKED, format_masked
 from tandem.timeline.names import NameRequest, SegmentNumbers, output_names
 from tandem.timeline.segments import (
     TAG_PARENTS,

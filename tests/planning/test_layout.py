@@ -16,8 +16,7 @@ from tandem.delta.schema import parse
 from tandem.errors import InvalidSpec
 from tandem.planning.compaction import plan_compaction
 from tandem.planning.layout import checked_columns, may_gain
-from tandem.planning.plans import CompactionRequest
-from tandem.planning.runs import is_worth_rewriting, one_bin_per_group, pack
+from tandem.planning.plans import CompactionRequest, is_worth_rewriting, one_bin_per_group, pack
 from tandem.spec.compaction import CompactionType, LayoutStrategy
 from tandem.spec.table import Granularity
 from tandem.timeline.chunks import TimeColumn

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from support.present import present
-from tandem.planning.auto.schedule_times import (
+from tandem.planning.auto.decide import (
     is_open,
     kubernetes_time,
     latest_run,

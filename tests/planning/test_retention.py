@@ -20,14 +20,18 @@ from tandem.delta.actions import AddFile
 from tandem.delta.log import files as files_
 from tandem.intervals import IntervalSet, TimeInterval
 from tandem.planning.auto import retention
-from tandem.planning.auto.child_compactions import ChildCompaction
-from tandem.planning.auto.facts import AutoCompactionDecision, ChildState
+from tandem.planning.auto.facts import AutoCompactionDecision, ChildCompaction, ChildState
 from tandem.planning.auto.indexed_table import LiveIndex
 from tandem.pruning.scope import Coverage, TimeScope, parts_in_scope
 from tandem.spec.resources import TableReplace
 from tandem.spec.table import Granularity
-from tandem.timeline.chunks import TimeColumn, chunk_of, parse_any_interval
-from tandem.timeline.masks import TAG_MASKED, format_masked
+from tandem.timeline.chunks import (
+    TAG_MASKED,
+    TimeColumn,
+    chunk_of,
+    format_masked,
+    parse_any_interval,
+)
 
 DAYS = TimeColumn(("t",), Granularity.DAY)
 NOW = at("2026-01-10T12:00")

@@ -15,8 +15,7 @@ from tandem.delta import schema, stats
 from tandem.delta.actions import AddFile
 from tandem.delta.log import files
 from tandem.distinct import BoolArray
-from tandem.pruning.files import FileBounds, bounds_of
-from tandem.pruning.predicate import columns_of, may_match
+from tandem.pruning.predicate import FileBounds, bounds_of, columns_of, may_match
 from tandem.statements.tree import Expr
 from tandem.statements.types import SqlType
 

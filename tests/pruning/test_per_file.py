@@ -17,8 +17,7 @@ from tandem.delta import schema as schema_
 from tandem.delta.actions import AddFile
 from tandem.delta.log import files
 from tandem.delta.stats import num_records, num_records_of, read
-from tandem.pruning.files import bounds_of
-from tandem.pruning.predicate import columns_of, may_match, must_match
+from tandem.pruning.predicate import bounds_of, columns_of, may_match, must_match
 from tandem.pruning.selection import Keys
 from tandem.statements import parse_where
 from tandem.statements.types import Schema

@@ -16,9 +16,8 @@ from pruning.file_ranges import ColumnRange, FileRange, known
 from tandem.delta.schema import PrimitiveType
 from tandem.intervals import ALWAYS, IntervalSet, TimeInterval
 from tandem.pruning import scope
-from tandem.pruning.scope import Coverage, TimeScope, parts_in_scope
+from tandem.pruning.scope import Coverage, TimeScope, partition_codes, parts_in_scope
 from tandem.pruning.selection import Keys
-from tandem.pruning.times import partition_codes
 from tandem.statements.types import SqlType
 
 # Which files lie in intervals and partitions, compared with their rows.

@@ -7,7 +7,7 @@ import datetime as dt
 import pyarrow as pa
 import pytest
 
-from tandem.pruning.times import micros, moments
+from tandem.pruning.scope import micros, moments
 
 
 def ms(text: str) -> int:

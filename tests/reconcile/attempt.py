@@ -27,16 +27,15 @@ from tandem.delta.actions import (
     DeletionVector,
     RemoveFile,
 )
-from tandem.delta.datafiles.rowgroups.edited import EditedFile
+from tandem.delta.datafiles.edited_files import EditedFile
 from tandem.delta.datafiles.writer import WrittenFile
 from tandem.jobs.formats import InputFile
-from tandem.operations.edits import Edits
 from tandem.operations.kinds.heirs import HeirSearch
-from tandem.operations.model import CommitContent, Work
+from tandem.operations.model import CommitContent, Edits, Work
 from tandem.operations.session import carry_out
 from tandem.reconcile.classify import classify
-from tandem.reconcile.conflicts import Attempts
 from tandem.reconcile.model import ChangeKind, CommitSummary, RowMapLike, RowMaps
+from tandem.reconcile.outcomes import Attempts
 from tandem.reconcile.rewrite import Heir
 from tandem.rowmap import binary_format
 from tandem.rowmap.rowmap import RowMap

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.reconcile.conflicts import SMALL_ROUNDS, Attempts
+from tandem.reconcile.outcomes import SMALL_ROUNDS, Attempts
 
 MOST = 5
 """`conflict.maxAttempts`, as it is by default."""

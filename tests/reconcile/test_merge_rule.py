@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from tandem.errors import CountMismatch
-from tandem.reconcile.conflicts import SMALL_ROUNDS, Attempts
 from tandem.reconcile.matches import (
     KEPT,
     FileMatches,
@@ -23,6 +22,7 @@ from tandem.reconcile.matches import (
     unmatched_sources,
 )
 from tandem.reconcile.model import ChangeKind, CommitSummary, FileState, FileView
+from tandem.reconcile.outcomes import SMALL_ROUNDS, Attempts
 from tandem.reconcile.statement import (
     Evaluate,
     Outcome,

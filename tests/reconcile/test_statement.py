@@ -16,10 +16,15 @@ from tandem.delta.actions import Commit as DeltaCommit
 from tandem.delta.actions import CommitInfo
 from tandem.errors import CountMismatch
 from tandem.reconcile.classify import classify
-from tandem.reconcile.conflicts import Attempts, ConflictRound, RoundHistory, with_round
-from tandem.reconcile.matches import FileMatches, InsertFile, RoundResult, round_result
+from tandem.reconcile.matches import (
+    FileMatches,
+    InsertFile,
+    RoundResult,
+    round_result,
+    trace_matches,
+)
 from tandem.reconcile.model import Author, ChangeKind, CommitSummary, FileState, FileView
-from tandem.reconcile.row_tracing import trace_matches
+from tandem.reconcile.outcomes import Attempts, ConflictRound, RoundHistory, with_round
 from tandem.reconcile.statement import (
     Evaluate,
     Outcome,

@@ -11,8 +11,8 @@ import pytest
 from tandem.delta.actions import Metadata, Protocol
 from tandem.delta.protocol import OperationKind
 from tandem.errors import Reason
+from tandem.reconcile.classify import TableState, TableVerdict, check_table, differences
 from tandem.reconcile.rules import TABLE_CHANGES, Response, TableChange
-from tandem.reconcile.table_changes import TableState, TableVerdict, check_table, differences
 
 VECTORS = frozenset({"deletionVectors"})
 MAPPING = {"delta.columnMapping.mode": "name"}

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
+from tandem.delta.datafiles.edited_files import EditedFile, FileEditor
+from tandem.delta.datafiles.encoded_columns import NewValues
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat, arrow_schema
-from tandem.delta.datafiles.rowgroups.edited import EditedFile, FileEditor
-from tandem.delta.datafiles.rowgroups.encoded import NewValues
 from tandem.storage import Store, open_store
 
 Row = dict[str, Any]

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rowgroups.writers import TABLE, footer_of
+from tandem.delta.datafiles.joined_files import FloatColumns, JoinedFile
 from tandem.delta.datafiles.reader import TableFormat
-from tandem.delta.datafiles.rowgroups.joined import FloatColumns, JoinedFile
 from tandem.delta.datafiles.writer import WrittenFile
 from tandem.storage import Store, open_store
-from tandem.storage.files import read_ahead
+from tandem.storage.store import read_ahead
 
 
 def joined(

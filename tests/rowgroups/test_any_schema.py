@@ -16,8 +16,8 @@ from hypothesis import given
 from rowgroups.any_schema import tables
 from rowgroups.joining import joined
 from rowgroups.writers import footer_of
+from tandem.delta.datafiles.copyable import Demands, key_of, unfit
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat, arrow_schema
-from tandem.delta.datafiles.rowgroups.schema import Demands, key_of, unfit
 from tandem.delta.datafiles.writer import ParquetDataWriter
 from tandem.storage import open_store
 
@@ -51,7 +51,7 @@ def test_what_is_copied_reads_as_what_was_written(
     of, files = made
     schema = arrow_schema(of)
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tandem.delta.datafiles.rowgroups.schema.GROUP_ROWS", 1)
+        patch.setattr("tandem.delta.datafiles.copyable.GROUP_ROWS", 1)
         folder = Path(name)
         for number, rows in enumerate(files):
             write(folder, f"{number}.parquet", of, pa.Table.from_pylist(rows, schema), writer)

@@ -21,13 +21,13 @@ from support.lake.rows import Row, Rows
 from support.parquet import go_parquet
 from support.values.kinds import Filter, Kind
 from support.values.readers import Deltalake, DuckDB, Polars, differences, live_files
-from tandem.delta.datafiles.rowgroups import joined
-from tandem.delta.datafiles.rowgroups import schema as fitness
+from tandem.delta.datafiles import copyable as fitness
+from tandem.delta.datafiles import joined_files
 from tandem.locks.store import InProcessLocks
 from tandem.operations.machine.events import Point
 from tandem.operations.ports import Ports
-from tandem.spark.jobs.rewrite import bins
-from tandem.spark.launch.in_process import InProcessJobs
+from tandem.spark.in_process import InProcessJobs
+from tandem.spark.jobs import bins
 from tandem.spec.status import Phase
 from tandem.text import counted
 
@@ -95,7 +95,7 @@ def test_a_footer_that_is_full_ends_its_file(
     tmp_path: Path, kept: list[int], bound: str, value: int, files: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(joined, bound, value)
+    monkeypatch.setattr(joined_files, bound, value)
     lake = make(tmp_path)
     lake.do(lake.compaction("Major"))
     assert kept == [0]

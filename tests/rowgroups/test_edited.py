@@ -31,11 +31,11 @@ from rowgroups.test_joined import READERS, plain
 from rowgroups.writers import ROWS, SCHEMA, TABLE, WRITERS, footer_of, pyarrow, rows
 from support.lake.delta_log import add, commit_name, lines
 from support.parquet import go_parquet
+from tandem.delta.datafiles import edited_files, joined_files
+from tandem.delta.datafiles.copyable import Unfit
+from tandem.delta.datafiles.edited_files import EditedFile
 from tandem.delta.datafiles.footer import MOST_FOOTER
 from tandem.delta.datafiles.reader import TableFormat
-from tandem.delta.datafiles.rowgroups import edited, joined
-from tandem.delta.datafiles.rowgroups.edited import EditedFile
-from tandem.delta.datafiles.rowgroups.schema import Unfit
 from tandem.delta.schema import COLUMN_ID, PHYSICAL_NAME, Field, PrimitiveType, StructType, parse
 from tandem.errors import CorruptDeletionVector, CountMismatch, DataFileMissing, StorageError
 from tandem.storage import Store, open_store
@@ -45,7 +45,7 @@ OLD = rows(1).to_pylist()
 
 @pytest.fixture(autouse=True)
 def _small_row_groups_are_not_encoded_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(edited, "_TINY", 100)
+    monkeypatch.setattr(edited_files, "_TINY", 100)
 
 
 EDITS = {
@@ -416,7 +416,7 @@ def test_partition_columns_are_not_in_the_file(tmp_path: Path) -> None:
     pyarrow()(path, rows(1).drop_columns(["small"]))
     table = replace(TABLE, partition_columns=("small",))
     store = open_store(f"file://{tmp_path}")
-    of = edited.FileEditor(store, path.name, path.stat().st_size, ROWS, table, prefix="a/b",
+    of = edited_files.FileEditor(store, path.name, path.stat().st_size, ROWS, table, prefix="a/b",
                            partition_values={"small": "7"},
                            describe=lambda path, size, _: f"{path} {size}".encode())  # fmt: skip
     for values in (None, EDITS["one column"]):
@@ -438,8 +438,8 @@ def test_a_file_outside_of_the_table_is_edited_into_it(tmp_path: Path) -> None:
     pyarrow(row_group_size=100)(path, rows(1))
     location = f"file://{tmp_path}"
     store = open_store(f"{location}/table", allowed_prefixes=[location])
-    of = edited.FileEditor(store, f"{location}/source.parquet", path.stat().st_size, ROWS, TABLE,
-                           prefix="edits", partition_values={})  # fmt: skip
+    of = edited_files.FileEditor(store, f"{location}/source.parquet", path.stat().st_size, ROWS,
+                           TABLE, prefix="edits", partition_values={})  # fmt: skip
     found = make(of, TABLE, EDITS["one column"])
     assert found.bytes_copied
     made = tmp_path / "table" / found.file.path
@@ -491,7 +491,7 @@ class TestRowGroups:
         self, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         # Its rows are less than its footer, and would be decoded.
-        monkeypatch.setattr(joined, "_LONG_FOOTER", MOST_FOOTER)
+        monkeypatch.setattr(joined_files, "_LONG_FOOTER", MOST_FOOTER)
         path = tmp_path / "source.parquet"
         old = self.write(path, count)
         assert len(footer_of(path).groups) == count * 6 // 5
@@ -512,7 +512,7 @@ class TestRowGroups:
     def test_a_file_that_is_mostly_footer_is_encoded(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(joined, "_LONG_FOOTER", 1)
+        monkeypatch.setattr(joined_files, "_LONG_FOOTER", 1)
         path = tmp_path / "source.parquet"
         old = self.write(path, 50)
         edit = Edit(frozenset({3}))
@@ -537,7 +537,7 @@ class TestRowGroups:
     def test_more_than_a_footer_numbers_are_encoded(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(edited, "MOST_GROUPS", 20)
+        monkeypatch.setattr(edited_files, "MOST_GROUPS", 20)
         path = tmp_path / "source.parquet"
         old = self.write(path, 50, 2)
         found = make(editor(path, self.TABLE), self.TABLE, Edit(frozenset({1})))
@@ -551,8 +551,8 @@ class TestRowGroups:
         self, limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """No more rows are held than the writer holds; a column cannot be divided alone."""
-        monkeypatch.setattr(edited, limit, 1_000)
-        monkeypatch.setattr(edited, "BATCH_ROWS", 300)
+        monkeypatch.setattr(edited_files, limit, 1_000)
+        monkeypatch.setattr(edited_files, "BATCH_ROWS", 300)
         path = tmp_path / "source.parquet"
         old = self.write(path, 5_000, 5_000)
         for edit in (
@@ -611,7 +611,7 @@ class TestErrors:
     def test_another_number_of_rows(self, path: Path, options: dict[str, Any]) -> None:
         pyarrow(**options)(path, rows(1))
         store = open_store(f"file://{path.parent}")
-        of = edited.FileEditor(store, path.name, path.stat().st_size, ROWS + 1, TABLE,
+        of = edited_files.FileEditor(store, path.name, path.stat().st_size, ROWS + 1, TABLE,
                                prefix="edits", partition_values={})  # fmt: skip
         with pytest.raises(CountMismatch, match="differs from the log"):
             make(of, TABLE, EDITS["rows dropped"])
@@ -673,7 +673,7 @@ class TestErrors:
         self, path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         pyarrow(**options)(path, rows(1))
-        monkeypatch.setattr(joined, "read_footer", lambda _: b"")
+        monkeypatch.setattr(joined_files, "read_footer", lambda _: b"")
         with pytest.raises(StorageError, match="is not what was written"):
             make(editor(path, TABLE), TABLE, EDITS["rows dropped"])
         self.assert_only(path)

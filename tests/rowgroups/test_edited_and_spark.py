@@ -17,12 +17,12 @@ from rowgroups.test_edited_schemas import NESTED, NESTED_WRITERS, nested_rows, n
 from rowgroups.test_joined import plain
 from rowgroups.test_joined_and_spark import TIMES, VECTORISED, by_spark
 from rowgroups.writers import TABLE, WRITERS, rows
-from tandem.delta.datafiles.rowgroups import edited
+from tandem.delta.datafiles import edited_files
 
 
 @pytest.fixture(autouse=True)
 def _small_row_groups_are_not_encoded_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(edited, "_TINY", 100)
+    monkeypatch.setattr(edited_files, "_TINY", 100)
 
 
 @pytest.fixture(name="session")

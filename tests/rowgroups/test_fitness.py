@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from rowgroups.writers import SCHEMA, TABLE, footer_of, pyarrow, rows
+from tandem.delta.datafiles import copyable as fitness
+from tandem.delta.datafiles.copyable import Demands, Unfit, counted_reasons, is_small, unfit
 from tandem.delta.datafiles.reader import TableFormat
-from tandem.delta.datafiles.rowgroups import schema as fitness
-from tandem.delta.datafiles.rowgroups.schema import Demands, Unfit, counted_reasons, is_small, unfit
 from tandem.delta.schema import COLUMN_ID, PHYSICAL_NAME, Field, PrimitiveType, StructType, parse
 
 DEFAULT_ROWS = fitness.GROUP_ROWS

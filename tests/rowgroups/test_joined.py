@@ -15,17 +15,17 @@ import pytest
 from rowgroups.joining import joined
 from rowgroups.writers import ROWS, SCHEMA, TABLE, WRITERS, demands, footer_of, pyarrow, rows
 from support.parquet import go_parquet
+from tandem.delta.datafiles import copyable
+from tandem.delta.datafiles.copyable import key_of, unfit
+from tandem.delta.datafiles.joined_files import JoinedFile
 from tandem.delta.datafiles.reader import DataFileReader
-from tandem.delta.datafiles.rowgroups import schema
-from tandem.delta.datafiles.rowgroups.joined import JoinedFile
-from tandem.delta.datafiles.rowgroups.schema import key_of, unfit
 from tandem.errors import StorageError
 from tandem.storage import Store, open_store
 
 
 @pytest.fixture(autouse=True)
 def _small_row_groups_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schema, "GROUP_ROWS", 1)
+    monkeypatch.setattr(copyable, "GROUP_ROWS", 1)
 
 
 def by_pyarrow(path: Path) -> pa.Table:

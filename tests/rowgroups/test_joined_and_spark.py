@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from rowgroups.joining import joined
 from rowgroups.writers import WRITERS, demands, footer_of, rows
-from tandem.delta.datafiles.rowgroups import schema
-from tandem.delta.datafiles.rowgroups.schema import unfit
+from tandem.delta.datafiles import copyable
+from tandem.delta.datafiles.copyable import unfit
 
 VECTORISED = "spark.sql.parquet.enableVectorizedReader"
 TIMES = "spark.sql.parquet.outputTimestampType"
@@ -20,7 +20,7 @@ TIMES = "spark.sql.parquet.outputTimestampType"
 
 @pytest.fixture(autouse=True)
 def _small_row_groups_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schema, "GROUP_ROWS", 1)
+    monkeypatch.setattr(copyable, "GROUP_ROWS", 1)
 
 
 @pytest.fixture(name="session")

@@ -23,7 +23,7 @@ from tandem.delta.datafiles.reader import TableFormat
 from tandem.delta.scan import scan
 from tandem.delta.schema import Field, PrimitiveType, StructType
 from tandem.errors import StorageError
-from tandem.spark.jobs.rewrite import bins, copied
+from tandem.spark.jobs import bins, copied_bins
 from tandem.spec.status import Phase
 from tandem.storage import open_store, s3
 from tandem.storage.s3 import client_of
@@ -178,9 +178,9 @@ def test_a_file_that_is_replaced_after_its_footer_was_read_is_refused(
 ) -> None:
     lake = make(distance)
     [*_, last] = sorted(add.path for add in lake.log.snapshot().adds())
-    choose = copied.choose
+    choose = copied_bins.choose
 
-    def replaced(*args: Any) -> copied.CopyChoice | None:
+    def replaced(*args: Any) -> copied_bins.CopyChoice | None:
         chosen = choose(*args)
         lake.store.put(last, lake.store.get(last)[:-1] + b"2")
         return chosen

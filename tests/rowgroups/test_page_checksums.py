@@ -14,13 +14,13 @@ from rowgroups.joining import joined
 from rowgroups.writers import TABLE, by_parquet_go, rows
 from support.lake.memory_store import MemoryStore
 from support.parquet.pages import Page, flip, page_of, pages
+from tandem.delta.datafiles.joined_files import JoinedFile
 from tandem.delta.datafiles.pages import CRC, ColumnPages, PageDamaged, has_checksum, require_pages
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat
-from tandem.delta.datafiles.rowgroups.joined import JoinedFile
 from tandem.delta.schema import Field, PrimitiveType, StructType, parse
 from tandem.errors import StorageError
 from tandem.storage import open_store
-from tandem.storage.files import read_at
+from tandem.storage.store import read_at
 
 CODECS = ["none", "snappy", "gzip", "zstd", "lz4", "brotli"]
 

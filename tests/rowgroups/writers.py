@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, WriterProperties, write_deltalake
 
 from support.parquet import go_parquet
+from tandem.delta.datafiles.copyable import Demands
 from tandem.delta.datafiles.footer import FileFooter, parse, read_footer
 from tandem.delta.datafiles.reader import TableFormat
-from tandem.delta.datafiles.rowgroups.schema import Demands
 from tandem.delta.datafiles.writer import ParquetDataWriter
 from tandem.delta.schema import Field, PrimitiveType, StructType
 from tandem.storage import open_store

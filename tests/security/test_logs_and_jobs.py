@@ -31,7 +31,7 @@ from tandem.delta.dv import load
 from tandem.delta.log.codec import encode_action
 from tandem.errors import LocationNotAllowed, ManifestInvalid, TandemError
 from tandem.jobs.formats import AnyJob, IngestJob, JobSpec, JobTable, MergeJob
-from tandem.operations.attempt.paths import job_name
+from tandem.operations.attempt_files import job_name
 from tandem.operations.execute import ExecutionOptions, finish, open_session
 from tandem.spark.runtime.control import encode, open_job
 from tandem.spark.runtime.datasource import get_work

@@ -25,8 +25,7 @@ from support.lake.log_blocks import LogBlocks
 from support.lake.rows import rows
 from support.lake.timed import TimedLake
 from support.waiting import await_that
-from tandem.spec.common import OPERATIONS, plural
-from tandem.spec.labels import FINALIZER
+from tandem.spec.common import FINALIZER, OPERATIONS, plural
 from tandem.spec.resources import KINDS
 
 if TYPE_CHECKING:

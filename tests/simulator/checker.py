@@ -26,10 +26,10 @@ from simulator.world import World
 from tandem.delta import dv
 from tandem.delta.actions import AddFile, Commit, DeletionVector
 from tandem.delta.log.delta_log import DeltaLog
-from tandem.delta.log.names import commit_path
+from tandem.delta.log.listing import commit_path
 from tandem.errors import ObjectNotFound, Reason
-from tandem.mergelog.state.versions import BASE
-from tandem.operations.attempt import paths
+from tandem.mergelog.versions import BASE
+from tandem.operations import attempt_files
 from tandem.reconcile.classify import classify
 from tandem.reconcile.model import ChangeKind
 from tandem.spec.common import Mode
@@ -183,7 +183,8 @@ class Checker:
         ends = [
             json.loads(self.world.store.get(path))["reason"]
             for path in self.world.store.paths()
-            if path.startswith(f"{paths.attempts(operation)}/") and path.endswith("/ended.json")
+            if path.startswith(f"{attempt_files.attempts(operation)}/")
+            and path.endswith("/ended.json")
         ]
         yields = ends.count(Reason.YIELDED)
         since = self.touched[seen.ours["readVersion"] + 1 : seen.version]

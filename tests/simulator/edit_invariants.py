@@ -22,7 +22,7 @@ from tandem.delta import dv
 from tandem.delta.actions import Commit
 from tandem.jobs.formats import JobSpec, RewriteJob
 from tandem.jobs.results import JobResult
-from tandem.operations.attempt import paths
+from tandem.operations import attempt_files
 from tandem.operations.kinds.commit_history import PublishedRowMaps
 from tandem.reconcile.classify import classify
 from tandem.reconcile.model import ChangeKind
@@ -82,9 +82,9 @@ class Reader:
             txn["version"] for txn in seen.all("txn") if txn["appId"] == f"tandem:{operation}"
         )
         store = self.world.store
-        job = JobSpec.model_validate_json(store.get(paths.job(operation, attempt))).job
+        job = JobSpec.model_validate_json(store.get(attempt_files.job(operation, attempt))).job
         job_map = None
-        path = paths.round_file(operation, attempt, 0, "result.json")
+        path = attempt_files.round_file(operation, attempt, 0, "result.json")
         # A batch that has ended cleans its attempt before it is looked at.
         said = self.world.jobs.control
         if isinstance(job, RewriteJob) and exists(said, path):
@@ -101,7 +101,7 @@ class Reader:
         )
 
     def _published(self, seen: Seen, operation: str, attempt: int) -> RowMap | None:
-        name = paths.row_map(operation, attempt)
+        name = attempt_files.row_map(operation, attempt)
         mine = [path for path, add in seen.new.items() if _map_of(add) == name]
         if not mine:
             return None

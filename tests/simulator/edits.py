@@ -18,7 +18,7 @@ from simulator.invariants import Violation
 from simulator.rows import Row
 from support.lake.faults import ProcessDied
 from support.lake.memory_store import Call
-from tandem.delta.datafiles.rowgroups.edited import EditedFile
+from tandem.delta.datafiles.edited_files import EditedFile
 from tandem.errors import StorageError
 from tandem.operations.kinds import rewrite
 from tandem.operations.machine.events import Event

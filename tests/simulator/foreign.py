@@ -20,7 +20,7 @@ from simulator.world import World
 from support.lake.vectors import encode_inline
 from tandem.delta import dv
 from tandem.delta.actions import Action, AddFile
-from tandem.delta.log.commit import remove_of
+from tandem.delta.log.snapshot import remove_of
 
 SPARK = "Apache-Spark/4.2.0 Delta-Lake/4.4.0"
 DELTA_RS = "delta-rs:py-1.6.6"

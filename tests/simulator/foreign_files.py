@@ -17,7 +17,7 @@ from simulator.foreign import (
 from simulator.rows import Row
 from simulator.world import World
 from tandem.delta.actions import Action, AddFile
-from tandem.delta.log.commit import remove_of
+from tandem.delta.log.snapshot import remove_of
 from tandem.errors import TandemError
 
 # --- W3, W7: optimize, z-order, purge -----------------------------------------------------------

@@ -9,8 +9,8 @@ from urllib.parse import unquote
 from simulator.foreign import DELTA_RS, SPARK, Committed, Intent
 from simulator.world import VECTORS_ON, Vectors, World
 from tandem.delta.actions import RemoveFile
-from tandem.delta.log.checkpoint_write import write_checkpoint
-from tandem.delta.log.names import LogFileKind, commit_path, parse
+from tandem.delta.log.listing import LogFileKind, commit_path, parse
+from tandem.delta.log.maintenance import write_checkpoint
 
 NO_CHANGE = Intent(is_change=False)
 

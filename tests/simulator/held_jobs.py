@@ -12,7 +12,7 @@ from tandem.jobs.formats import Job, JobSpec, RoundRequest
 from tandem.jobs.port import JobKey, JobPlace, RoundState, read_side_file
 from tandem.jobs.results import JobResult, SideFileRef
 from tandem.jobs.runner import JobRequest, JobRunner
-from tandem.operations.session.file_jobs import FileJobs
+from tandem.operations.session.job_control import FileJobs
 from tandem.storage.store import ObjectInfo, Store
 
 STORED = ("plan.json", "job.json", "attempt.json", "ended.json")

@@ -16,10 +16,10 @@ from simulator.world import Vectors, World
 from tandem.errors import Reason, TandemError
 from tandem.jobs.formats import JobSpec
 from tandem.jobs.runner import JobRequest
-from tandem.operations.attempt import garbage, paths
-from tandem.operations.attempt.records import PlanRecord
-from tandem.operations.clean.clean import CleaningOptions, clean
-from tandem.operations.clean.facts import CleaningDependencies
+from tandem.operations import attempt_files, garbage
+from tandem.operations.attempt_files import PlanRecord
+from tandem.operations.clean import CleaningOptions, clean
+from tandem.operations.clean_facts import CleaningDependencies
 from tandem.operations.model import Table
 from tandem.operations.session import commit_actions, recovery
 from tandem.planning.cleaning import CleaningRules
@@ -216,7 +216,9 @@ class History:
     def _starts(self, job: JobRequest) -> None:
         stores = [a.target.store for a in self.actors if a.operation_id == job.operation_id]
         store = stores[0] if stores else self.world.store  # of the merge before a statement
-        plan = PlanRecord.model_validate_json(store.get(paths.plan(job.operation_id, job.attempt)))
+        plan = PlanRecord.model_validate_json(
+            store.get(attempt_files.plan(job.operation_id, job.attempt))
+        )
         entries = self.world.locks.entries(job.location)
         check_start(entries, job.operation_id, plan.summary.segments)
         self.checker.invariants.checked["I-28"] += 1
@@ -250,7 +252,7 @@ class History:
         for actor in [a for a in self.actors if a.operation_id and not a.on_log]:
             stops = commit_actions.txn_markers(snapshot, actor.operation_id)
             for attempt in range(1, recovery.highest_claim(store, actor.operation_id) + 1):
-                path = paths.job(actor.operation_id, attempt)
+                path = attempt_files.job(actor.operation_id, attempt)
                 if stops.forbid(attempt) or path not in store.paths():
                     continue
                 job = JobSpec.model_validate_json(store.get(path))

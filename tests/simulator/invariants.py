@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from simulator.rows import Row
 from tandem.locks.rules import EntryState, LockEntry, conflict
-from tandem.mergelog.state.versions import MERGED
+from tandem.mergelog.versions import MERGED
 from tandem.spec.common import OPERATIONS, Mode
 from tandem.timeline.names import HIGH_WATER_APP, foreign_name, parse_name
 from tandem.timeline.segments import TAG_SEQUENCE

@@ -8,7 +8,7 @@ from mergelog.oracle import Event
 from simulator.merge_log import tables_of
 from tandem.errors import TandemError
 from tandem.jobs.formats import LogMergeJob, StitchJob, UpsertJob
-from tandem.spark.jobs import block_files, log_merge, stitch
+from tandem.spark.jobs import log_merge, stitch, upsert
 from tandem.spark.runtime.control import Control
 
 
@@ -50,8 +50,8 @@ def _upsert(control: Control, job: UpsertJob, events: Sequence[Event]) -> Iterat
     half = max(1, rows.num_rows // 2)
     for at in range(0, rows.num_rows, half):
         # As tasks do: each has a range of the keys.
-        files = block_files.BlockFiles(control.store, block_files.block_work(control, job))
+        files = upsert.BlockFiles(control.store, upsert.block_work(control, job))
         written.append(files.write_blocks(rows.slice(at, half).to_batches()))
         yield
-    outputs = [file for task in written for file in block_files.outputs_of(task)]
-    block_files.publish(control, outputs, rows.num_rows, written[0].repeated)
+    outputs = [file for task in written for file in upsert.outputs_of(task)]
+    upsert.publish(control, outputs, rows.num_rows, written[0].repeated)

@@ -19,20 +19,20 @@ from mergelog.oracle import Event
 from simulator.invariants import Violation
 from simulator.rows import Row
 from tandem.delta.actions import AddFile, Txn
-from tandem.delta.log.commit import commit_info
+from tandem.delta.log.snapshot import commit_info
 from tandem.errors import DataFileMissing, ObjectNotFound
+from tandem.mergelog.base_history import BaseHistory, base_of
+from tandem.mergelog.blocks import arrange, tagged, write_blocks
+from tandem.mergelog.boundaries import transition
 from tandem.mergelog.create import ensure_log, put
-from tandem.mergelog.rows.blocks import arrange, tagged, write_blocks
-from tandem.mergelog.state.base_history import BaseHistory, base_of
-from tandem.mergelog.state.commits import transition
-from tandem.mergelog.state.log_table import (
+from tandem.mergelog.log_table import (
     LogSettings,
     MergeLog,
     block_format,
     settings_of,
     state_of,
 )
-from tandem.mergelog.state.versions import MERGED, WRITER, block_of, in_order
+from tandem.mergelog.versions import MERGED, WRITER, block_of, in_order
 from tandem.mergelog.view import MergedView
 
 if TYPE_CHECKING:

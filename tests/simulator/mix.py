@@ -12,7 +12,7 @@ from simulator.merge_log import log_event, some_keys
 from simulator.rows import Row
 from simulator.statements import DELETES, MERGES, RANDOM, UPDATES, Statement
 from simulator.world import World
-from tandem.operations.attempt import paths
+from tandem.operations import attempt_files
 from tandem.spec.common import OPERATIONS
 from tandem.spec.resources import Operation, spec_hash
 from tandem.timeline.segments import segment_name
@@ -212,6 +212,6 @@ class Mix:
 
 def operation_id(resource: Operation) -> str:
     """That of its first run."""
-    return paths.operation_id(
+    return attempt_files.operation_id(
         resource.namespace, resource.kind_name, resource.name, spec_hash(resource)
     )

@@ -17,7 +17,7 @@ from support.cases import APPENDS, JOBLESS, ON_LOG
 from support.lake.faults import Call, ProcessDied
 from support.present import present
 from tandem.errors import Reason
-from tandem.operations.attempt import paths
+from tandem.operations import attempt_files
 from tandem.operations.execute import ExecutionOptions, open_session
 from tandem.operations.kinds.batches import batch_resource, load
 from tandem.operations.machine.events import Effect, Ending, Event, Point
@@ -276,7 +276,7 @@ class Single:
 
 def operation_id_of(resource: Operation) -> str:
     """That of its first run."""
-    return paths.operation_id(
+    return attempt_files.operation_id(
         resource.namespace, resource.kind_name, resource.name, spec_hash(resource)
     )
 

@@ -23,8 +23,8 @@ from support.lock_requests import asked
 from support.present import present
 from tandem.errors import Reason
 from tandem.locks.rules import WHOLE_TABLE, Mode
-from tandem.operations.attempt import paths
-from tandem.operations.attempt.records import encode
+from tandem.operations import attempt_files
+from tandem.operations.attempt_files import encode
 from tandem.operations.kinds.batches import BatchOfBins, BinOfBatch, batch_resource, fixed
 from tandem.operations.machine.events import Point, StopRequest
 from tandem.spec.compaction import TableCompaction
@@ -220,7 +220,7 @@ def test_Z6_two_processes_of_one_operation_do_each_batch_once() -> None:
 def test_without_the_record_of_its_batches_the_rest_is_one_commit() -> None:
     single = Single(BATCHES)
     single.die(StrikeOnce(Point.RECORD_RESULT, Fault.DIE_AFTER))
-    single.table.store.delete([paths.batches(single.operation_id)])
+    single.table.store.delete([attempt_files.batches(single.operation_id)])
     single.succeed()
     assert batch_commits(single) == [1]
     nothing_is_left(single)
@@ -237,7 +237,7 @@ def test_a_batch_commits_nothing_once_its_operation_has_ended() -> None:
     late = sorted(add.logged_path for add in single.table.log.snapshot().adds())[-4:]
     more = BatchOfBins(bins=(BinOfBatch(run=0, files=tuple(late)),), bytes=1)
     record = record.model_copy(update={"batches": (*record.batches, more, more)})
-    store.put(paths.batches(id_), encode(record))
+    store.put(attempt_files.batches(id_), encode(record))
     assert isinstance(single.resource, TableCompaction)
     version = single.version
     single.resource = batch_resource(single.resource, id_, record, BATCH_COUNT + 1)

@@ -28,7 +28,7 @@ from support.lake.memory_store import Call as StoreCall
 from support.some import in_turn
 from tandem.delta.actions import Commit
 from tandem.errors import Reason
-from tandem.operations.attempt import paths
+from tandem.operations import attempt_files
 from tandem.operations.machine.events import Effect, Event, Point
 from tandem.operations.session.session import Session
 from tandem.reconcile.classify import classify
@@ -111,7 +111,7 @@ class TwoAtOnce:
 
     @property
     def map_path(self) -> str:
-        return paths.row_map(self.single.operation_id, 1)
+        return attempt_files.row_map(self.single.operation_id, 1)
 
     def another(self) -> Session:
         """The first one is taken for dead."""

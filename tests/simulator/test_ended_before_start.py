@@ -13,9 +13,9 @@ from simulator.two_drivers import Pair
 from support.lake.faults import ProcessDied
 from support.lake.memory_store import Call
 from tandem.errors import CorruptLog, Reason
-from tandem.operations.attempt import paths
-from tandem.operations.clean.clean import clean
-from tandem.operations.clean.facts import CleaningDependencies
+from tandem.operations import attempt_files
+from tandem.operations.clean import clean
+from tandem.operations.clean_facts import CleaningDependencies
 from tandem.operations.machine.events import Effect, Ending, Event, Point, StopRequest
 from tandem.operations.session.session import Session
 from tandem.planning.cleaning import DAY_MS, CleaningRules
@@ -170,7 +170,7 @@ def test_Z1_a_lost_record_of_an_ending_is_written_again() -> None:
     single = Single("update")
     upgraded(single)
     ending = single.run()
-    result = paths.result(single.operation_id)
+    result = attempt_files.result(single.operation_id)
     single.world.store.delete([result])
     repaired(single)
     version = single.checker.version
@@ -230,7 +230,7 @@ def test_Z1_cleaning_keeps_the_claim_that_stops_suspended_processes(change: Chan
         CleaningDependencies(ports.clock, ports.processes, ports.nonces),
     )
     assert cleaned.abandoned == ()
-    assert paths.claim(pair.single.operation_id, 1) in world.store.paths()
+    assert attempt_files.claim(pair.single.operation_id, 1) in world.store.paths()
     version = world.log.latest_version()
     pair.run(pair.first)
     assert world.log.latest_version() == version
@@ -353,7 +353,7 @@ def test_Z14_a_process_that_resumes_after_its_record_was_cleaned_records_nothing
         CleaningDependencies(ports.clock, ports.processes, ports.nonces),
     )
     pair.single.checker.catch_up()
-    assert paths.ended(pair.single.operation_id, 1) not in world.store.paths()
+    assert attempt_files.ended(pair.single.operation_id, 1) not in world.store.paths()
     pair.run(pair.first)
     assert ended(pair.first).reason is Reason.ABANDONED
     pair.run(second)
@@ -417,7 +417,7 @@ def test_an_attempt_that_cannot_be_abandoned_is_continued_later(kind: str) -> No
     assert ending.reason is Reason.UNSUPPORTED_FEATURE
     assert NOT_CLOSED in ending.message
     assert single.checker.version == version
-    assert paths.ended(single.operation_id, 1) not in single.world.store.paths()
+    assert attempt_files.ended(single.operation_id, 1) not in single.world.store.paths()
     repaired(single)
     single.world.living.clear()
     jobs = len(single.world.jobs.drivers)

@@ -18,10 +18,10 @@ from simulator.invariants import Invariants, Json, Seen, Violation, check_locks,
 from simulator.rows import Row
 from simulator.single import OFF, Single
 from tandem.delta import dv
-from tandem.delta.datafiles.rowgroups.edited import EditedFile
+from tandem.delta.datafiles.edited_files import EditedFile
 from tandem.jobs.formats import InputFile, RewriteJob
 from tandem.locks.rules import EntryState, LockEntry, LockRequest, Mode, named
-from tandem.operations.attempt import paths
+from tandem.operations import attempt_files
 from tandem.operations.kinds.log_merge import LogMergeKind, StatementLog
 from tandem.operations.machine.events import Point
 from tandem.operations.model import CommitContent, Work
@@ -253,7 +253,7 @@ def test_R3_an_edit_of_an_edit_is_found_when_it_is_made() -> None:
 def test_a_row_map_that_does_not_know_the_files_of_its_commit_is_found() -> None:
     single = Single(f"update{OFF}")
     session = single.at(Point.PUT_COMMIT)
-    path = paths.row_map(single.operation_id, 1)
+    path = attempt_files.row_map(single.operation_id, 1)
     single.world.store.put(path, binary_format.to_bytes(BOTH))
     with pytest.raises(Violation, match=r"^R-5, version 7: "):
         single.drive(session)

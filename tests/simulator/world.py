@@ -27,7 +27,7 @@ from tandem.delta.protocol import writes_deletion_vectors
 from tandem.jobs.port import Jobs
 from tandem.locks.store import InProcessLocks
 from tandem.operations.ports import LocalClaims, Ports, ProcessId
-from tandem.operations.session.file_jobs import FileJobs
+from tandem.operations.session.job_control import FileJobs
 
 LOCATION = "file:///simulated"
 START_MS = 1_700_000_000_000

@@ -32,8 +32,8 @@ from simulator.two_drivers import Pair
 from support.cases import APPENDS
 from support.present import present
 from tandem.errors import Reason
-from tandem.operations.clean.block_log import clean_with_log
-from tandem.operations.clean.facts import CleaningDependencies
+from tandem.operations.clean_facts import CleaningDependencies
+from tandem.operations.clean_log import clean_with_log
 from tandem.operations.machine.events import Ending
 from tandem.planning.cleaning import CleaningRules
 from tandem.spec.status import Phase

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tandem.spark.jobs.rewrite.exchange import RowBlock
+from tandem.spark.runtime.frames import RowBlock
 
 
 class LocalExchange:

@@ -22,7 +22,7 @@ from tandem.delta.actions import AddFile
 from tandem.delta.log.codec import encode_action
 from tandem.index import open_index
 from tandem.index.server import client as client_
-from tandem.index.server.answer_files import AnswerFiles
+from tandem.index.server.calls import AnswerFiles
 from tandem.index.server.client import (
     ENDPOINT_VARIABLE,
     FOLDER_VARIABLE,

@@ -17,7 +17,7 @@ from pyroaring import BitMap64
 from support.jobs import job_files as jobs
 from tandem.delta.dv import to_base64
 from tandem.jobs.formats import InputFile, JobBin, JobLayout, RewriteJob
-from tandem.spark.jobs.rewrite import sorted_bins
+from tandem.spark.jobs import sorted_bins
 from tandem.spark.runtime.control import Control
 
 FILES = 3

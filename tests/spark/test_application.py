@@ -15,7 +15,7 @@ from tandem.spark.application.port import ApplicationSettings, JobOwner, JobPlac
 from tandem.spark.application.template import OURS, merge
 from tandem.spark.runtime import session
 from tandem.spark.runtime.session import session_conf
-from tandem.spec.labels import label_value
+from tandem.spec.common import label_value
 
 Json = dict[str, Any]
 

@@ -13,7 +13,7 @@ from tandem.index.server.config import TableConfig, read
 from tandem.kube.controllers.index_deployment import application, service, service_endpoint
 from tandem.spark.application.manifest import KubeflowApplications
 from tandem.spark.application.port import ApplicationSettings
-from tandem.spark.jobs.index.server import driver_address
+from tandem.spark.jobs.index_server import driver_address
 from tandem.spec import IndexServer, parse
 
 Json = dict[str, Any]

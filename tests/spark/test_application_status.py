@@ -10,7 +10,7 @@ from tandem.errors import OutOfMemory, Reason
 from tandem.jobs.runner import JobPhase
 from tandem.spark.application.port import STATES, classify, needs_pod
 from tandem.spark.runtime.control import translate
-from tandem.spec.labels import LOG_ANNOTATION
+from tandem.spec.common import LOG_ANNOTATION
 
 Json = dict[str, Any]
 

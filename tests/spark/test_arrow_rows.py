@@ -27,7 +27,7 @@ from support.jobs.both_ways import both_ways as both_ways
 from tandem.delta.schema import StructType, to_delta_json
 from tandem.errors import InvalidSpec, StatementFailed
 from tandem.jobs.formats import IngestJob, JobTable, UpsertJob
-from tandem.mergelog.state.log_table import LogSettings, block_format
+from tandem.mergelog.log_table import LogSettings, block_format
 from tandem.spark.jobs import ingest, upsert
 from tandem.spark.runtime.control import Control
 from tandem.spark.sources import arrow_rows

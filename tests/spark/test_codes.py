@@ -14,8 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from support.sort_order import sort_key
-from tandem.spark.jobs.rewrite import codes
-from tandem.spark.jobs.rewrite.codes import bits_of, codes_of, in_order, z_codes
+from tandem.spark.jobs import sort_codes
+from tandem.spark.jobs.sort_codes import bits_of, codes_of, in_order, z_codes
 
 TEXT = st.text(max_size=3)
 MOMENT = st.datetimes()
@@ -121,7 +121,7 @@ def test_a_column_of_few_values_decides_as_much_as_one_of_many() -> None:
 def test_values_beyond_the_table_are_numbered_like_those_in_it() -> None:
     few = pa.array([None if n % 9 == 0 else n * 7919 % 1000 for n in range(5000)])
     many = pa.array([None if n % 9 == 0 else (n * 7919 % 1000) << 40 for n in range(5000)])
-    assert codes_of(many).top > codes._TABLE > codes_of(few).top
+    assert codes_of(many).top > sort_codes._TABLE > codes_of(few).top
     in_table, beyond = (z_codes([codes_of(each), codes_of(few)]).values for each in (few, many))
     assert np.array_equal(in_table, beyond)
 
@@ -132,7 +132,7 @@ def test_a_z_order_of_a_sample_is_close_to_that_of_all_rows_and_always_the_same(
     numbers = np.random.default_rng(1).permutation(100_000)
     keys = [codes_of(pa.array(numbers)), codes_of(pa.array(numbers[::-1]))]
     whole = z_codes(keys).values
-    monkeypatch.setattr(codes, "SAMPLE", 20_000)
+    monkeypatch.setattr(sort_codes, "SAMPLE", 20_000)
     found = z_codes(keys).values
     assert np.array_equal(found, z_codes(keys).values)
     # By the highest bit of each column: in which half a value lies.

@@ -36,10 +36,10 @@ from tandem.jobs.runner import SMALL_BYTES, JobPhase, JobRequest
 from tandem.locks.store import InProcessLocks
 from tandem.operations.machine.events import Point
 from tandem.operations.ports import Ports
+from tandem.spark import in_process
+from tandem.spark.in_process import InProcessJobs, needs_no_spark
 from tandem.spark.jobs import local_statement
-from tandem.spark.jobs.rewrite.bins import MEMORY
-from tandem.spark.launch import in_process
-from tandem.spark.launch.in_process import InProcessJobs, needs_no_spark
+from tandem.spark.jobs.bins import MEMORY
 from tandem.spark.runtime.control import Control
 from tandem.spec.status import Phase
 

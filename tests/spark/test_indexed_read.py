@@ -21,8 +21,7 @@ from tandem import index
 from tandem.delta.log import files as files_
 from tandem.errors import InvalidSpec, InvalidStatement, UnknownSegment
 from tandem.index import Query
-from tandem.spark import read
-from tandem.spark.indexed import reading
+from tandem.spark import indexed, read
 from tandem.spec import LakeTable
 
 if TYPE_CHECKING:
@@ -171,7 +170,7 @@ def test_X3_X22_only_the_named_segments(delta_spark: SparkSession, tables: dict[
 
 
 def no_class(session: SparkSession, jvm: Any, splits: object) -> DataFrame:
-    reading._known(jvm.org.apache.spark.sql.delta.MovedElsewhere)
+    indexed._known(jvm.org.apache.spark.sql.delta.MovedElsewhere)
     raise AssertionError("there is such a class")
 
 
@@ -196,7 +195,7 @@ def test_without_the_scan_of_delta_the_rows_are_the_same(
         {"where": "i32 < 9 OR i32 IS NULL", "segments": segments[:2]},
     ]  # fmt: skip
     expected = [rows_of(read(delta_spark, held, **each)) for each in asked]
-    monkeypatch.setattr(reading, "_scan", planted)
+    monkeypatch.setattr(indexed, "_scan", planted)
     with capture_logs() as logs:
         found = [rows_of(read(delta_spark, held, **each)) for each in asked]
     assert found == expected
@@ -295,7 +294,7 @@ def test_a_setting_that_changes_the_condition_is_refused_by_its_name(
 
 
 def test_many_files_get_over_in_a_few_calls(delta_spark: SparkSession) -> None:
-    count = 2 * reading._AT_ONCE + 1
+    count = 2 * indexed._AT_ONCE + 1
     row = {"partition_values": [("p", 'a"\u20ac')], "size": 5, "modified_ms": 7,
            "data_change": True}  # fmt: skip
     columns = {name: [value] * count for name, value in row.items()}
@@ -305,15 +304,15 @@ def test_many_files_get_over_in_a_few_calls(delta_spark: SparkSession) -> None:
         for f in files_.SCHEMA
     ]
     files = pa.table(arrays, schema=files_.SCHEMA)
-    found = reading._files(delta_spark, delta_spark._jvm, files)
+    found = indexed._files(delta_spark, delta_spark._jvm, files)
     assert found.size() == count
-    for at in (0, reading._AT_ONCE, count - 1):
+    for at in (0, indexed._AT_ONCE, count - 1):
         add = found.apply(at)
         assert (add.path(), add.size(), add.modificationTime()) == (f"part-{at}.parquet", 5, 7)
         assert add.partitionValues().apply("p") == 'a"\u20ac'
 
 
 def test_the_file_system_of_s3_is_hadoops(delta_spark: SparkSession) -> None:
-    assert reading.spark_location(delta_spark, "s3://lake/a%20b") == "s3a://lake/a b"
-    assert reading.spark_location(delta_spark, "gs://lake/x") == "gs://lake/x"
-    assert reading.spark_location(delta_spark, "file:///a%20b") == "file:///a b"
+    assert indexed.spark_location(delta_spark, "s3://lake/a%20b") == "s3a://lake/a b"
+    assert indexed.spark_location(delta_spark, "gs://lake/x") == "gs://lake/x"
+    assert indexed.spark_location(delta_spark, "file:///a%20b") == "file:///a b"

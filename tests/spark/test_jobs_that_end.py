@@ -14,8 +14,8 @@ from support.jobs import quick_lake
 from support.jobs.no_spark import NoSpark
 from support.waiting import await_that
 from tandem.jobs.results import JobResult
-from tandem.spark.launch import in_process
-from tandem.spark.launch.in_process import InProcessJobs
+from tandem.spark import in_process
+from tandem.spark.in_process import InProcessJobs
 from tandem.spark.runtime.control import Control
 
 

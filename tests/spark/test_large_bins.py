@@ -22,14 +22,14 @@ from spark.sorted_tables import FILES, ROWS, a_job, content, rows, some_dead
 from support.sort_order import sort_key
 from tandem.errors import CountMismatch, ManifestInvalid
 from tandem.jobs.results import SideFileRef
-from tandem.spark.jobs.rewrite import codes, large_bins
-from tandem.spark.jobs.rewrite import exchange as blocks
-from tandem.spark.jobs.rewrite.bins import MEMORY, BinResult
-from tandem.spark.jobs.rewrite.codes import PLACE, Sample, Sampled, bounds_of, ranges_of
-from tandem.spark.jobs.rewrite.exchange import BlockFile, KeptBlock, RowBlock, sized
-from tandem.spark.jobs.rewrite.large_bins import LargeSort, sort_large
-from tandem.spark.jobs.rewrite.sorted_bins import sort_bin
+from tandem.spark.jobs import large_bins, sort_codes
+from tandem.spark.jobs.bins import MEMORY, BinResult
+from tandem.spark.jobs.large_bins import LargeSort, sort_large
+from tandem.spark.jobs.sort_codes import PLACE, Sample, Sampled, bounds_of, ranges_of
+from tandem.spark.jobs.sorted_bins import sort_bin
+from tandem.spark.runtime import frames as blocks
 from tandem.spark.runtime.control import Control
+from tandem.spark.runtime.frames import BlockFile, KeptBlock, RowBlock, sized
 
 TINY = 60_000
 """Bytes in which only a few dozen of the rows fit."""
@@ -128,7 +128,7 @@ def test_z_values_are_those_of_a_sample_of_the_same_rows(
         numbers = [chance.randrange(5000) for _ in range(400)]
         some = [None if start == 1 and n % 50 == 0 else n for n in numbers[::-1]]
         write_deltalake(str(tmp_path), pa.table({"x": numbers, "y": some}), mode="append")
-    for module in (codes, large_bins):
+    for module in (sort_codes, large_bins):
         monkeypatch.setattr(module, "SAMPLE", 300)
     do(a_job(tmp_path, "ZOrder", ["x", "y"], parts=3), TINY)
 

@@ -49,10 +49,10 @@ from tandem.errors import SourceChanged, StatementFailed, StorageError, Unsuppor
 from tandem.jobs.formats import SOURCE_IDS, InputFile, MergeClause, MergeJob, RoundRequest
 from tandem.jobs.results import OutputFile
 from tandem.reconcile.matches import KEPT
-from tandem.spark.jobs import merge
+from tandem.spark.jobs import merge, merge_source
 from tandem.spark.jobs import merge_source as local_source
 from tandem.spark.runtime.control import Control, answer, encode
-from tandem.spark.sources import arrow_rows, row_hash
+from tandem.spark.sources import arrow_rows
 from tandem.statements.merge import ClauseAction
 
 
@@ -276,23 +276,23 @@ def test_source_rows_have_the_identity_that_spark_gives_them(spark: SparkSession
         "texts", pa.array([("\u00e9" * (n // 7) + "x" * n) for n in range(60)])
     )
     fields = f"{DDL.partition(', st STRUCT')[0]}, texts STRING"
-    known = row_hash.with_identity(spark.createDataFrame(rows, fields).coalesce(1))
+    known = merge_source.with_identity(spark.createDataFrame(rows, fields).coalesce(1))
     assert known is not None
     expected = known.select(*SOURCE_IDS).toArrow()
-    found = row_hash.with_arrow_identity(rows)
+    found = merge_source.with_arrow_identity(rows)
     assert found is not None
     assert found.select(SOURCE_IDS).to_pylist() == expected.to_pylist()
 
 
 def test_long_and_nested_values_have_no_identity_here() -> None:
-    for value in ("x" * (row_hash.LONGEST + 1), [1]):
-        assert row_hash.with_arrow_identity(pa.table({"v": [value]})) is None
+    for value in ("x" * (merge_source.LONGEST + 1), [1]):
+        assert merge_source.with_arrow_identity(pa.table({"v": [value]})) is None
 
 
 def test_rows_without_a_value_have_an_identity() -> None:
     rows = pa.table({"t": pa.array([None, None], pa.string()), "n": pa.array([1, 2], pa.int64())})
     for some in (rows, rows.slice(0, 0)):
-        found = row_hash.with_arrow_identity(some)
+        found = merge_source.with_arrow_identity(some)
         assert found is not None
         assert len({tuple(row.values()) for row in found.to_pylist()}) == some.num_rows
 

@@ -24,7 +24,7 @@ from tandem.reconcile.matches import KEPT
 from tandem.spark.jobs import merge_source as local_source
 from tandem.spark.jobs.local_merge import MergeAnswer, execute
 from tandem.spark.runtime.control import Control
-from tandem.spark.sources import source_pin
+from tandem.spark.sources import readers
 from tandem.statements.local import NeedsSpark
 
 Row = tuple[int | None, int]
@@ -173,7 +173,7 @@ def merge_and_compare(empty: Path, of: list[File], source: list[Row], model: Mod
             expected.append((number, position, after))
     new = [each for each in map(model.inserts, (s for s in source if s[0] not in met)) if each]
     context = cast("SparkContext", OneByOne())
-    loaded = local_source.load(job, *source_pin.pinned(job))
+    loaded = local_source.load(job, *readers.pinned(job))
     try:
         answer = execute(job, context, loaded, inputs, 0, inserts=True, most_recorded=1 << 20)
     except NeedsSpark:

@@ -21,8 +21,8 @@ import pytest
 
 from tandem.errors import SparkMissing
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
-from tandem.spark.launch import local
-from tandem.spark.launch.local import LocalRunner
+from tandem.spark import local_spark
+from tandem.spark.local_spark import LocalRunner
 from tandem.spark.runtime import session
 from tandem.spark.runtime.parent_watch import PARENT, alive
 from tandem.spark.runtime.session import PACKAGE
@@ -87,8 +87,8 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def runner(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalRunner]:
-    monkeypatch.setattr(local, "spark_home", lambda: home)
-    monkeypatch.setattr(local, "STOP_SECONDS", 0.5)
+    monkeypatch.setattr(local_spark, "spark_home", lambda: home)
+    monkeypatch.setattr(local_spark, "STOP_SECONDS", 0.5)
     made = LocalRunner(apps=home / "apps", logs=home / "logs")
     yield made
     made.close()
@@ -174,7 +174,7 @@ def test_the_outcome_of_a_job_is_reported(home: Path, runner: LocalRunner) -> No
 def test_a_job_may_use_the_machine(
     home: Path, runner: LocalRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "sizes_here", lambda: (6, 4 << 30))
+    monkeypatch.setattr(local_spark, "sizes_here", lambda: (6, 4 << 30))
     wanted = request(home, "ends")
     command = runner._start_of(wanted)[0]
     assert {"spark.master=local[6]", "spark.driver.memory=4096m"} <= set(command)
@@ -210,12 +210,12 @@ def test_an_unknown_application_is_named(home: Path, runner: LocalRunner) -> Non
 ENGINE = """
 import signal, sys
 from pathlib import Path
-from tandem.spark.launch import local
-from tandem.jobs.runner import JobRequest
+from tandem.spark import local_spark
+from tandem.jobs.port import JobRequest
 
 home = Path(sys.argv[1])
-local.spark_home = lambda: home
-runner = local.LocalRunner(apps=home / "apps", logs=home / "logs")
+local_spark.spark_home = lambda: home
+runner = local_spark.LocalRunner(apps=home / "apps", logs=home / "logs")
 runner.start(JobRequest(name="job", app="app", location="file:///t", spec_path=str(home)))
 signal.pause()
 """

@@ -20,8 +20,8 @@ from spark.test_in_process import SMALL
 from support.waiting import await_that
 from tandem.errors import JobFailed, OutOfMemory, TandemError
 from tandem.jobs.runner import JobRequest
-from tandem.spark.launch import local_spark
-from tandem.spark.launch.local_spark import LocalSpark
+from tandem.spark import local_spark
+from tandem.spark.local_spark import LocalSpark
 from tandem.spark.runtime import jvm, session
 from tandem.spark.runtime.jvm import LocalJvm
 

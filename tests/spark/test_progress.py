@@ -17,7 +17,7 @@ from support.lake.memory_store import MemoryStore
 from tandem.errors import StorageError
 from tandem.jobs.formats import JobBin, RewriteJob
 from tandem.jobs.results import JobProgress
-from tandem.spark.jobs.rewrite import job as rewrite
+from tandem.spark.jobs import rewrite
 from tandem.spark.runtime import control
 from tandem.spark.runtime.control import Control, Counter, HeldCounters, StoredCounters, reported
 

@@ -20,7 +20,7 @@ from support.jobs import job_files as jobs
 from tandem.delta import dv
 from tandem.jobs.formats import IngestJob, JobBin, RewriteJob, TimeBorders
 from tandem.rowmap.binary_format import from_bytes, to_bytes
-from tandem.spark.jobs.rewrite.bins import rewrite_bin, row_map_of
+from tandem.spark.jobs.bins import rewrite_bin, row_map_of
 from tandem.spark.runtime.row_files import RowFiles, RowsWork
 from tandem.spec.fields import Granularity
 from tandem.timeline.chunks import chunk_of

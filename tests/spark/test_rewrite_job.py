@@ -16,8 +16,8 @@ from support.jobs import job_files as jobs
 from tandem.errors import CountMismatch, DataFileMissing
 from tandem.jobs.formats import JobBin, RewriteJob
 from tandem.rowmap.binary_format import from_bytes
-from tandem.spark.jobs.rewrite import job as rewrite
-from tandem.spark.jobs.rewrite.bins import after_live, bin_row_map, rewrite_bin
+from tandem.spark.jobs import rewrite
+from tandem.spark.jobs.bins import after_live, bin_row_map, rewrite_bin
 from tandem.spark.runtime.control import Control, answer
 
 DV_ON = {"delta.enableDeletionVectors": "true"}

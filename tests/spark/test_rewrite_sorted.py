@@ -24,8 +24,8 @@ from tandem.jobs.formats import JobBin, JobLayout, RewriteJob
 from tandem.jobs.results import JobProgress, OutputFile
 from tandem.rowmap.binary_format import from_bytes
 from tandem.rowmap.rowmap import RowMap
-from tandem.spark.jobs.rewrite import job as rewrite
-from tandem.spark.jobs.rewrite.bins import MEMORY
+from tandem.spark.jobs import rewrite
+from tandem.spark.jobs.bins import MEMORY
 from tandem.spark.runtime.control import Control, answer
 
 DV_ON = {"delta.enableDeletionVectors": "true"}

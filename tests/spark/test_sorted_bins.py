@@ -31,10 +31,9 @@ from tandem.jobs.formats import RewriteJob
 from tandem.jobs.results import JobProgress, OutputFile
 from tandem.rowmap.binary_format import from_bytes
 from tandem.rowmap.rowmap import RowMap
-from tandem.spark.jobs.rewrite import job as rewrite
-from tandem.spark.jobs.rewrite import sorted_bins
-from tandem.spark.jobs.rewrite.bins import BinResult, BinTooLarge
-from tandem.spark.jobs.rewrite.sorted_bins import WRITING, sort_bin
+from tandem.spark.jobs import rewrite, sorted_bins
+from tandem.spark.jobs.bins import BinResult, BinTooLarge
+from tandem.spark.jobs.sorted_bins import WRITING, sort_bin
 from tandem.spark.runtime.control import Control
 
 

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from tandem.jobs.formats import SOURCE_IDS, MergeClause
 from tandem.spark.jobs import merge_source
-from tandem.spark.sources.row_hash import with_identity
+from tandem.spark.jobs.merge_source import with_identity
 from tandem.statements.merge import parse_merge
 from tandem.statements.types import Schema
 

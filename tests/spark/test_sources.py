@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from support.lake.memory_store import MemoryStore
 from tandem.errors import DataFileMissing, InvalidSpec, StatementFailed
+from tandem.spark.runtime.listing import schema_string
 from tandem.spark.sources import text_files
-from tandem.spark.sources.footers import schema_string
 from tandem.spark.sources.options import checked, storage_options
 from tandem.spark.sources.text_files import read_text, split_lines
 from tandem.spark.sources.text_frames import plan

@@ -21,7 +21,7 @@ from support.statements.rows import runtime_errors
 from tandem import index
 from tandem.errors import InvalidSpec, InvalidStatement, Unreachable
 from tandem.index.server import client as client_
-from tandem.index.server.answer_files import AnswerFiles
+from tandem.index.server.calls import AnswerFiles
 from tandem.index.server.client import ENDPOINT_VARIABLE, FOLDER_VARIABLE, ChainedIndex, RemoteIndex
 from tandem.index.server.transport import Connection
 from tandem.spark import read

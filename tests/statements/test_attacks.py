@@ -21,7 +21,7 @@ from support.some import few
 from support.statements.rows import SCHEMA
 from tandem.errors import InvalidStatement
 from tandem.statements import parse_expression, parse_statement, parse_where, to_spark_sql
-from tandem.statements.parsing.functions import ALIASES, FUNCTIONS
+from tandem.statements.functions import ALIASES, FUNCTIONS
 from tandem.statements.tree import Literal
 
 _CORPUS: dict[str, list[str]] = tomllib.loads(

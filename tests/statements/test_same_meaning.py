@@ -22,7 +22,7 @@ from support.statements.rows import SCHEMA, analyse, nasty, outcome, runtime_err
 from support.statements.texts import texts
 from tandem.errors import InvalidStatement
 from tandem.statements import parse_expression, to_spark_sql
-from tandem.statements.parsing.functions import FUNCTIONS
+from tandem.statements.functions import FUNCTIONS
 from tandem.statements.tree import Call, Expr
 from tandem.statements.types import CAST_NAMES, sql_name
 

@@ -11,7 +11,7 @@ from support.statements.rows import SCHEMA
 from tandem.errors import InvalidStatement
 from tandem.spark.runtime.session import session_conf
 from tandem.statements import coercion, parse_expression
-from tandem.statements.parsing.functions import ALIASES, FUNCTIONS, KINDS
+from tandem.statements.functions import ALIASES, FUNCTIONS, KINDS
 from tandem.statements.types import CAST_NAMES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "statements.md").read_text(encoding="utf-8")

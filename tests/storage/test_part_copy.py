@@ -19,9 +19,9 @@ from support.lake.distant import Distance, at_a_distance
 from support.lake.s3 import S3Server
 from tandem.errors import ObjectNotFound, StorageError
 from tandem.storage import Store, open_store, s3
-from tandem.storage.files import append_range
 from tandem.storage.options import settings
 from tandem.storage.s3 import carried, client_of
+from tandem.storage.store import append_range
 from tandem.storage.time_limits import time_limits
 
 MAGIC, FOOTER = b"PAR1", b"footer" * 100
@@ -382,7 +382,7 @@ def test_files_of_a_shallow_clone_are_copied_within_their_bucket(
 KILLED = """
 import os, signal, sys
 from tandem.storage import open_store
-from tandem.storage.files import append_range
+from tandem.storage.store import append_range
 options = {"endpoint": sys.argv[2], "region": "us-east-1", "allow_http": "true"}
 store = open_store(sys.argv[1], options)
 sink = store.open_output("out")

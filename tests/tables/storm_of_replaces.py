@@ -27,8 +27,8 @@ from support.lake.timed import table as rows_of
 from support.present import present
 from tandem.errors import OutcomeUnknown, StorageError
 from tandem.locks.store import InProcessLocks
-from tandem.operations.attempt import records
-from tandem.operations.clean.clean import clean
+from tandem.operations import attempt_files
+from tandem.operations.clean import clean
 from tandem.operations.machine.events import Effect, Event, Point
 from tandem.operations.ports import LocalClaims
 from tandem.operations.session.options import Interceptor
@@ -336,7 +336,7 @@ class Storm:
             self._settle_until(version)
             old: Hours = {}
             if ours.at_start:
-                start = present(records.cutoff_of(self.lake.store, tandem["operation"]))
+                start = present(attempt_files.cutoff_of(self.lake.store, tandem["operation"]))
                 assert ours.start in (None, start)
                 ours.start, old = start, self.states[start]
             self.events.append(f"{ours.operation.id} commits version {version}")

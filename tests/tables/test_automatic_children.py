@@ -14,15 +14,14 @@ from support.lake import timed
 from support.lake.lake import DELETION_VECTORS, Lake, reason, result
 from support.lake.timed import Hours, TimedLake, day, hours, join, moment, without
 from support.present import present
-from tandem.operations.tables.auto_compaction import (
+from tandem.operations.auto_compaction import (
     TableMemory,
     decide_drop,
     preview_next_compaction,
     preview_next_drop,
 )
-from tandem.planning.auto.child_compactions import ChildCompaction
 from tandem.planning.auto.decide import decide
-from tandem.planning.auto.facts import AutoCompactionDecision
+from tandem.planning.auto.facts import AutoCompactionDecision, ChildCompaction
 from tandem.spec.resources import LakeTable
 
 FIRST, SECOND, THIRD = (hours(day(n), first=100 * n) for n in (1, 2, 3))

@@ -13,7 +13,7 @@ from support.lake.lake import Lake, batch
 from support.lake.rows import plus
 from tandem.delta import dv
 from tandem.errors import StorageError
-from tandem.operations.clean.clean import CleaningOptions, clean, rules_for
+from tandem.operations.clean import CleaningOptions, clean, rules_for
 from tandem.operations.machine.events import Effect, Event, Point
 from tandem.planning.cleaning import DAY_MS, CleaningRules
 from tandem.spec.table import Retention

@@ -31,9 +31,8 @@ from tandem.spark.runtime import row_files
 from tandem.spec.fields import Granularity
 from tandem.spec.resources import Operation
 from tandem.spec.status import Phase
-from tandem.timeline.chunks import parse_chunk
+from tandem.timeline.chunks import TAG_MASKED, parse_chunk, parse_masked
 from tandem.timeline.lineage import TAG_ROOT
-from tandem.timeline.masks import TAG_MASKED, parse_masked
 from tandem.timeline.segments import TAG_SEGMENT
 
 

@@ -18,7 +18,7 @@ from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
 from support.lake.lake import batch
 from support.lake.rows import Rows
-from tandem.operations.clean.clean import clean
+from tandem.operations.clean import clean
 from tandem.planning.cleaning import CleaningRules
 from tandem.timeline.lineage import TAG_GROUP, TAG_MINOR, TAG_ROOT
 

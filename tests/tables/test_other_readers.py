@@ -33,14 +33,14 @@ from support.values.kinds import tables
 from support.values.nested import with_nested
 from support.values.operations import OPERATIONS
 from support.values.readers import live_files
-from tandem.delta.datafiles.rowgroups import schema as fitness
+from tandem.delta.datafiles import copyable as fitness
 from tandem.delta.log.codec import encode_action
 from tandem.delta.log.delta_log import DeltaLog
-from tandem.delta.log.replay import EMPTY, fold
+from tandem.delta.log.files import EMPTY_REPLAY, fold
 from tandem.locks.store import InProcessLocks
 from tandem.operations.machine.events import Effect, Event, Point
 from tandem.operations.ports import Ports
-from tandem.spark.launch.in_process import InProcessJobs
+from tandem.spark.in_process import InProcessJobs
 from tandem.spec.status import Phase
 from tandem.storage import open_store
 
@@ -75,7 +75,7 @@ def test_D54_replaying_the_log_gives_the_working_set_of_every_version(
         ACTIONS[action](lake)
     fresh = DeltaLog(open_store(lake.location))
     for version in range(lake.version + 1):
-        replayed = fold(EMPTY, lake.log.commits(0, version)).live
+        replayed = fold(EMPTY_REPLAY, lake.log.commits(0, version)).live
         snapshot = fresh.snapshot(version)
         stored = {add.key: add for add in snapshot.adds()}
         assert stored.keys() == replayed.keys()

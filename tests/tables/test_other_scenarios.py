@@ -20,9 +20,9 @@ from support.lake.rows import Rows, id_in, join, k_is, plus, without
 from support.lake.s3 import S3Server
 from support.some import some
 from tandem.delta import dv
-from tandem.operations.attempt import paths
-from tandem.operations.clean.clean import clean
-from tandem.operations.clean.facts import CleaningDependencies
+from tandem.operations import attempt_files
+from tandem.operations.clean import clean
+from tandem.operations.clean_facts import CleaningDependencies
 from tandem.operations.machine.events import Point
 from tandem.planning.cleaning import DAY_MS, CleaningRules, RemovalReason
 from tandem.spec.status import Phase
@@ -221,9 +221,9 @@ def test_z_order_merge_segment_rewrite_and_cleaning_on_s3(
     lake.hold(lake.delete("k = 2"), Point.PUT_COMMIT, ports=engine).kill()
     [died] = lake.unreachable()
     operation = died.split("/")[2].removesuffix("-1")
-    lake.jobs.stop(paths.job_name(operation, 1))
+    lake.jobs.stop(attempt_files.job_name(operation, 1))
     folder = s3_server.folder / lake.location.rpartition("/")[2]
-    for file in (folder / died, *(folder / paths.attempt(operation, 1)).rglob("*")):
+    for file in (folder / died, *(folder / attempt_files.attempt(operation, 1)).rglob("*")):
         os.utime(file, (0, 0))
     duplicate = f"{live(lake)[0].rpartition('/')[0]}/part-00099-of-a-twin.parquet"
     lake.store.put(duplicate, b"")

@@ -25,7 +25,7 @@ from tandem.delta.datafiles import writer as names
 from tandem.delta.scan import scan
 from tandem.locks.store import InProcessLocks
 from tandem.operations.ports import Ports
-from tandem.spark.launch.in_process import InProcessJobs
+from tandem.spark.in_process import InProcessJobs
 from tandem.spec.resources import Operation
 from tandem.storage.paths import object_path
 

@@ -22,13 +22,13 @@ from tables.replaced import ALIGNED, DAY_2, MORE, REST, S1, SJ, SR, alone, made
 from tandem.delta.actions import AddFile
 from tandem.delta.partitions import NULL_PARTITION
 from tandem.locks.store import InProcessLocks
-from tandem.operations.clean.facts import listed
+from tandem.operations.clean_facts import listed
 from tandem.operations.machine.events import Point
 from tandem.planning.cleaning import FileCategory
 from tandem.spec.resources import Operation
 from tandem.spec.status import OperationStatus, Phase
 from tandem.text import human_bytes
-from tandem.timeline.masks import TAG_MASKED, parse_masked
+from tandem.timeline.chunks import TAG_MASKED, parse_masked
 
 LAYOUTS = pytest.mark.parametrize(
     "layout", ["straddling", "aligned", "aligned, no vectors", "straddling, no vectors"]

@@ -7,7 +7,7 @@ from support.lake.timed import DAYS, TimedLake, day, hours
 from support.lake.timed import table as rows_of
 from tables.replaced import ALIGNED, DAY_2, MORE, REST, S1, SJ, SR, alone, made
 from tandem.locks.store import InProcessLocks
-from tandem.operations.clean.clean import clean
+from tandem.operations.clean import clean
 from tandem.operations.machine.events import Point
 from tandem.planning.cleaning import DAY_MS, CleaningRules
 from tandem.spec.status import Phase

@@ -29,10 +29,10 @@ from tandem.errors import LocationNotAllowed
 from tandem.jobs.formats import IngestJob, JobTable
 from tandem.kube.tables.location_policy import LocationPolicy
 from tandem.operations import runner
-from tandem.operations.clean.clean import CleaningOptions, clean
+from tandem.operations.clean import CleaningOptions, clean
 from tandem.operations.model import Table
 from tandem.operations.ports import Ports
-from tandem.operations.session.file_jobs import FileJobs
+from tandem.operations.session.job_control import FileJobs
 from tandem.planning.cleaning import DAY_MS, CleaningRules
 from tandem.spark.sources.readers import delta_files
 from tandem.spec import LakeTable, parse

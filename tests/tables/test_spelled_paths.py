@@ -21,9 +21,9 @@ from support.jobs.quick_lake import QuickLake
 from support.lake import rows as model
 from support.lake.lake import DELETION_VECTORS
 from support.lake.rows import id_in, k_is, plus, rows, without
-from tandem.delta.log.checkpoint_write import write_checkpoint
-from tandem.delta.log.names import checkpoint_path, commit_path
-from tandem.operations.clean.clean import CleaningOptions, clean
+from tandem.delta.log.listing import checkpoint_path, commit_path
+from tandem.delta.log.maintenance import write_checkpoint
+from tandem.operations.clean import CleaningOptions, clean
 from tandem.planning.cleaning import DAY_MS, CleaningRules
 
 ALL = rows(range(30))

@@ -37,9 +37,9 @@ from support.lake.timed import join as timed_join
 from support.lake.timed import without as timed_without
 from support.lake.vectors import encode_inline
 from tandem import mergelog
-from tandem.cli.history.model import entries
+from tandem.cli.history_model import entries
 from tandem.delta.actions import Commit
-from tandem.delta.log.commit import commit_info, remove_of
+from tandem.delta.log.snapshot import commit_info, remove_of
 from tandem.operations.machine.events import Point
 from tandem.operations.session import carry_out
 from tandem.spec.resources import Operation

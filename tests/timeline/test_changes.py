@@ -23,8 +23,7 @@ from tandem.delta.log.delta_log import DeltaLog
 from tandem.intervals import IntervalSet, TimeInterval
 from tandem.spec.table import Granularity
 from tandem.storage.local import LocalStore
-from tandem.timeline.chunks import TimeColumn
-from tandem.timeline.masks import TAG_MASKED, format_masked, parse_masked
+from tandem.timeline.chunks import TAG_MASKED, TimeColumn, format_masked, parse_masked
 from tandem.timeline.working_set import (
     ChangeSet,
     LiveFile,

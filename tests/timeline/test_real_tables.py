@@ -9,9 +9,8 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.storage.local import LocalStore
-from tandem.timeline.live_tags import read_live_tags
 from tandem.timeline.names import HIGH_WATER_APP, SegmentNumbers
-from tandem.timeline.segments import segments
+from tandem.timeline.segments import read_live_tags, segments
 
 
 def append(path: Path, first: int, high_water: int | None = None) -> None:

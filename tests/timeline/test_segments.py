@@ -21,7 +21,6 @@ from tandem.timeline.chunks import TimeColumn
 from tandem.timeline.file_columns import TAG_CHUNK
 from tandem.timeline.history import retired
 from tandem.timeline.lineage import Lineage, format_lineage, parse_lineage
-from tandem.timeline.live_tags import read_live_tags
 from tandem.timeline.names import (
     HIGH_WATER_APP,
     NameRequest,
@@ -41,6 +40,7 @@ from tandem.timeline.segments import (
     TAG_TYPE,
     SegmentStatus,
     output_tags,
+    read_live_tags,
     sequence_of,
     successor_tags,
 )

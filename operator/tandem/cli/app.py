@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 import typer
 from typer.core import TyperGroup
@@ -16,23 +17,175 @@ from typer.models import CommandInfo
 import tandem
 from tandem.cli.commands import tables
 from tandem.cli.commands.arguments import (
+    STORE_OPTIONS,
+    TABLE_FILES,
     TIMESTAMP,
     VERSION,
+    argument,
     command,
+    group,
     names_in,
     on_rows,
     on_table,
+    option,
 )
-from tandem.cli.commands.index_app import index_app
-from tandem.cli.commands.operator_options import etcd_user, operator
+from tandem.cli.commands.operator import etcd_user, operator
 from tandem.cli.direct.app import COMMANDS
 from tandem.cli.errors import TYPED, Exit, is_set
-from tandem.cli.options import option
 from tandem.cli.output import Output, OutputOption, ScanOutput
 from tandem.spec.table import Granularity
 
 if TYPE_CHECKING:
     from tandem.cli.commands.target import Target
+
+
+index_app = group("Count rows and prune files by what the log says.")
+
+WHERE = option(None, "Only rows for which this Spark SQL condition is true.", metavar="EXPR")
+SEGMENTS = option(None, "Only rows in files of these segments.", metavar="A,B")
+BASE = option(False, "Of a merge-on-read table: without its log.")
+
+
+def local_folder(text: str) -> Path:
+    """A folder of this machine, as a path or a `file:` URL. Raises: BadParameter for another URL,
+    which would be taken for a relative path."""
+    parts = urlsplit(text)
+    if "://" not in text and parts.scheme != "file":
+        return Path(text)
+    if parts.scheme.lower() != "file" or parts.netloc not in ("", "localhost"):
+        raise typer.BadParameter(f"{text!r} is no folder of this machine: give a path")
+    return Path(unquote(parts.path))
+
+
+@index_app.command()
+@on_rows
+def count(
+    target: Target,
+    *,
+    where: str | None = WHERE,
+    version: int | None = VERSION,
+    timestamp: str | None = TIMESTAMP,
+    segments: str | None = SEGMENTS,
+    base: bool = BASE,
+    output: OutputOption = Output.TABLE,
+) -> Exit:
+    """Print the number of rows."""
+    from tandem.cli.commands import index
+
+    query = index.query(where, version, timestamp, segments)
+    return index.count(target, query, base=base, output=output)
+
+
+@index_app.command()
+@on_rows
+def bounds(
+    target: Target,
+    *,
+    columns: str = option(..., "Of these columns.", metavar="A,B"),
+    where: str | None = WHERE,
+    version: int | None = VERSION,
+    timestamp: str | None = TIMESTAMP,
+    segments: str | None = SEGMENTS,
+    base: bool = BASE,
+    output: OutputOption = Output.TABLE,
+) -> Exit:
+    """Print the least and the greatest value of columns."""
+    from tandem.cli.commands import index
+
+    query = index.query(where, version, timestamp, segments)
+    return index.bounds(target, columns, query, base=base, output=output)
+
+
+@index_app.command(short_help="List the files that a reader needs.")
+@on_table
+def splits(
+    target: Target,
+    *,
+    where: str | None = WHERE,
+    version: int | None = VERSION,
+    timestamp: str | None = TIMESTAMP,
+    segments: str | None = SEGMENTS,
+    base: bool = BASE,
+    output: OutputOption = Output.TABLE,
+) -> Exit:
+    """List the files that a reader needs, and whether it still has to apply the condition."""
+    from tandem.cli.commands import index
+
+    query = index.query(where, version, timestamp, segments)
+    return index.splits(target, query, base=base, output=output)
+
+
+@index_app.command(short_help="Show what is known of a table's files.")
+@on_table
+def show(
+    target: Target,
+    *,
+    version: int | None = VERSION,
+    base: bool = BASE,
+    output: OutputOption = Output.TABLE,
+) -> Exit:
+    """Show what is known of a table's files: rows, and bounds by column."""
+    from tandem.cli.commands import index
+
+    return index.show(target, version, base=base, output=output)
+
+
+@index_app.command(short_help="Read all rows, and compare them with the log.")
+@on_rows
+def verify(
+    target: Target,
+    *,
+    version: int | None = VERSION,
+    base: bool = BASE,
+    output: OutputOption = Output.TABLE,
+) -> Exit:
+    """Read all rows, and list the files of which the log says something else.
+
+    Exit code: 0 all is as the log says, 1 it is not.
+    """
+    from tandem.cli.commands import index
+
+    return index.verify(target, version, base=base, output=output)
+
+
+@index_app.command(short_help="Serve counts, bounds and splits over Arrow Flight.")
+@command
+def serve(
+    _: typer.Context,
+    *,
+    tables: list[str] = argument(
+        ...,
+        "NAME[=LOCATION]...",
+        "Tables by the name that callers use; with -f names of LakeTables.",
+    ),
+    listen: str = option(
+        "127.0.0.1:8815", "Address to listen on; port 0 picks a free one.", metavar="HOST:PORT"
+    ),
+    token_file: Path | None = option(None, "Holds the token that callers must present."),
+    certificate: Path | None = option(None, "Certificate, with its chain, as PEM.", "--tls-cert"),
+    key: Path | None = option(None, "Its private key, as PEM.", "--tls-key"),
+    memory: str | None = option(
+        None,
+        "Limit of what is held between questions, as 512Mi or 4Gi; no limit by default.",
+        metavar="SIZE",
+    ),
+    answers: Path | None = option(
+        None,
+        "Folder in which large answers wait; it is emptied.",
+        metavar="PATH",
+        parser=local_folder,
+    ),
+    files: list[str] | None = TABLE_FILES,
+    options: list[str] | None = STORE_OPTIONS,
+) -> Exit:
+    """Serve counts, bounds and splits of tables over Arrow Flight, until it is stopped.
+
+    Beyond loopback it needs a token and a certificate.
+    """
+    from tandem.cli.commands import index_serve
+
+    settings = index_serve.ServeOptions(listen, token_file, certificate, key, answers, memory)
+    return index_serve.serve(tables, files or [], options or [], settings)
 
 
 class _Commands(TyperGroup):
@@ -87,9 +240,9 @@ def common(
         False, "Print the version.", "--version", callback=_print_version, is_eager=True
     ),
 ) -> None:
-    from tandem.cli import logs
+    from tandem.cli import output
 
-    logs.configure(json=log_json, verbose=verbose)
+    output.configure(json=log_json, verbose=verbose)
 
 
 @app.command()
@@ -193,9 +346,9 @@ def history(
     ◆ changed rows, ■ rewrote files, · no data. A line runs from an operation back to the version
     that it read; ▶ is a commit in between that it reconciled with.
     """
-    from tandem.cli.history import command
+    from tandem.cli import history as history_
 
-    return command.history(target, output=output, limit=limit, html=html)
+    return history_.history(target, output=output, limit=limit, html=html)
 
 
 @app.command()
@@ -236,7 +389,7 @@ def timeline(
     With --changes: v44: (-0.1[2013-03-02/2013-03-05) +12) [0.1, 12] is a version that masked three
     days of segment 0.1 and added segment 12. A reader of it sees both.
     """
-    from tandem.cli.history import timeline
+    from tandem.cli import timeline
 
     chosen = timeline.TimelineOptions(version, first, before, time_column, granularity, limit)
     return timeline.timeline(target, chosen, changes=changes, output=output)

@@ -1,4 +1,7 @@
-"""Prints results as JSON, YAML and tables. Pure except for the final write."""
+"""Prints results as JSON, YAML and tables. Pure except for the final write.
+
+Structured logging of the command line: to standard error, as text or as JSON lines.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,15 @@ import datetime
 import decimal
 import io
 import json
+import logging
 import math
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -24,6 +30,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from tandem.spec import AnyResource
+
 
 PIPE_WIDTH = 240
 """Width in characters of a table that goes to a file or pipe."""
@@ -251,3 +258,66 @@ def json_value(value: Any) -> Any:
 def json_line(row: Mapping[str, Any]) -> str:
     """One row as one line of JSON."""
     return json.dumps(json_value(row), ensure_ascii=_only_ascii(), separators=(",", ":")) + "\n"
+
+
+def configure(*, json: bool, verbose: bool) -> None:
+    """Configure structlog, once a module that logs imports it: most commands log nothing, and it
+    takes as long to import as they take to run. Only warnings are shown unless `verbose`: progress
+    bars and the final table show what users need."""
+
+    def apply() -> None:
+        _configure(json=json, verbose=verbose)
+
+    if "structlog" in sys.modules:
+        apply()
+    else:
+        sys.meta_path.insert(0, _OnImport("structlog", apply))
+
+
+class _OnImport:
+    """Finds one module, and calls a function after its import."""
+
+    def __init__(self, name: str, then: Callable[[], None]) -> None:
+        self._name = name
+        self._then = then
+
+    def find_spec(
+        self, fullname: str, _path: object, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = PathFinder.find_spec(fullname, None, target)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_call(module: ModuleType) -> None:
+                execute(module)
+                self._then()
+
+            spec.loader.exec_module = execute_and_call  # type: ignore[method-assign]
+        return spec
+
+
+def _configure(*, json: bool, verbose: bool) -> None:
+    import structlog
+
+    level = logging.INFO if json or verbose else logging.WARNING
+    renderer: structlog.types.Processor = (
+        structlog.processors.JSONRenderer()
+        if json
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.StackInfoRenderer(),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        # Look up standard error for each line: tests replace it, and the old one may be closed.
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+    )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tandem.cli.errors import Exit, pasteable, say, with_location
 from tandem.cli.output import blocks, natural_width, table_of
-from tandem.operations.report.explain import left_by_replace
+from tandem.operations.explain import left_by_replace
 from tandem.remedies import remedy_here
 from tandem.spec import (
     AnyResource,

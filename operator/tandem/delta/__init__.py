@@ -10,8 +10,8 @@ Implements the Delta protocol. Does not depend on Tandem's operations, locks or 
     properties      table properties that ask for maintenance
     scan            the rows of a table at a version, as Arrow
     stats           statistics of files, read in columns
-    partitions      rows by partition, and the values that a partition column cannot hold
+    partitions      rows by partition, the values that a partition column cannot hold, and dates
+                    outside of the years 1 to 9999
     char_types      CHAR(n) and VARCHAR(n)
-    calendar        dates outside of the years 1 to 9999
     dv              deletion vectors: load, merge, store
 """

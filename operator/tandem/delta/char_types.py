@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tandem.delta.datafiles.file_errors import SHOWN, SchemaMismatch
+from tandem.delta.datafiles.conform import SHOWN, SchemaMismatch
 from tandem.delta.schema import Field
 
 METADATA_KEY = "__CHAR_VARCHAR_TYPE_STRING"

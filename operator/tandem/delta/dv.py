@@ -25,7 +25,7 @@ from typing import NoReturn
 from pyroaring import BitMap64
 
 from tandem.delta.actions import DeletionVector
-from tandem.delta.datafiles.file_errors import missing
+from tandem.delta.datafiles.conform import missing
 from tandem.errors import (
     AlreadyExists,
     CorruptDeletionVector,

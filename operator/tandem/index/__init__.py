@@ -3,7 +3,7 @@
 A cache of what is in the log and in footers: it decides nothing, holds no lock, and losing it costs
 time, never an answer. Every answer is of exactly one version. Data pages are read by `rows` only.
 
-    statistics    what the log says of the rows of files
+    statistics    what the log says of the rows of files; the least and greatest values of a column
     facts         package: statistics of row groups, and bloom filters
     server        package: the index of many tables as a service
     base          the entries of a version, written down
@@ -12,7 +12,6 @@ time, never an answer. Every answer is of exactly one version. Data pages are re
     table         a table that is followed from commit to commit
     window        its entries over a window of versions, and views of one
     entries       entries, and which of them a condition needs
-    extremes      the least and greatest values of a column by file
     answers       splits, certain numbers and bounds
     narrowing     which row groups of files a condition needs
     rows          reads splits, and finishes numbers

@@ -19,8 +19,8 @@ from tandem.delta.log import files as files_
 from tandem.distinct import BoolArray, IntArray
 from tandem.errors import InvalidSpec
 from tandem.index.entries import UNKNOWN_ROWS, exact_sum
-from tandem.index.extremes import BoundArray, Side, side_of
 from tandem.index.narrowing import GROUPS, Narrower
+from tandem.index.statistics import BoundArray, Side, side_of
 from tandem.index.window import Chosen, Head, View
 from tandem.pruning.bounds import HeldBounds
 from tandem.statements.tree import Expr

@@ -22,7 +22,7 @@ import pyarrow as pa
 import structlog
 
 from tandem.delta.actions import Commit, Metadata, Protocol
-from tandem.delta.log import codec, names
+from tandem.delta.log import codec, listing
 from tandem.delta.log import files as files_
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import LogPosition, Snapshot
@@ -400,7 +400,7 @@ class Bases:
 
     def _commit_digest(self, version: int) -> str:
         """A digest of the beginning of a commit. Raises: ObjectNotFound, StorageError."""
-        path = names.commit_path(version)
+        path = listing.commit_path(version)
         return hashlib.sha256(self._log.store.get_range(path, 0, _COMMIT_BYTES)).hexdigest()
 
     def _not_believed(self, path: str, field: str) -> None:

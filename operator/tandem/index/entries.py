@@ -19,13 +19,12 @@ import pyarrow.compute as pc
 from tandem.delta.actions import AddFile
 from tandem.delta.log import files as files_
 from tandem.delta.log.codec import decode_deletion_vector
-from tandem.delta.log.replay import FileKey
+from tandem.delta.log.files import FileKey
 from tandem.delta.schema import StructType
 from tandem.distinct import BoolArray, IntArray
 from tandem.index.statistics import UNKNOWN, ColumnName, HeldStatistics
 from tandem.pruning.bounds import ColumnBounds, HeldBounds, PartitionBounds
-from tandem.pruning.files import FileBounds, partition_bounds
-from tandem.pruning.predicate import columns_of, may_match, must_match
+from tandem.pruning.predicate import FileBounds, columns_of, may_match, must_match, partition_bounds
 from tandem.statements.tree import Expr
 from tandem.statements.types import SqlType
 from tandem.timeline.names import SegmentNames, name_files

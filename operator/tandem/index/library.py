@@ -39,14 +39,14 @@ from tandem.index.narrowing import GroupMatches, Narrower, narrowed
 from tandem.index.rows import RowTest
 from tandem.index.table import FollowedTable
 from tandem.index.window import Chosen, Head, Holds, View
-from tandem.mergelog.state.log_table import MergeLog
+from tandem.mergelog.log_table import MergeLog
 from tandem.statements import parse_where
 from tandem.statements.statement import referenced
 from tandem.statements.tree import Expr
 from tandem.statements.types import Schema
 from tandem.storage import open_store
 from tandem.storage.store import Store
-from tandem.timeline.holds import LONGEST_S
+from tandem.timeline.names import LONGEST_S
 
 LONGEST_STALE_S: Final = 86_400
 """No answer may be older than so many seconds."""

@@ -20,8 +20,7 @@ from tandem.distinct import BoolArray, IntArray
 from tandem.index.facts.cache import FactsCache
 from tandem.index.facts.row_groups import UNKNOWN
 from tandem.index.window import Chosen, Head
-from tandem.pruning.files import partition_bounds
-from tandem.pruning.predicate import columns_of
+from tandem.pruning.predicate import columns_of, partition_bounds
 from tandem.statements.tree import Expr
 
 GROUPS: Final = pa.list_(pa.int32())

@@ -16,14 +16,14 @@ import pyarrow.compute as pc
 
 from tandem.delta import dv
 from tandem.delta.actions import AddFile
-from tandem.delta.calendar import python_values
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat, arrow_schema
 from tandem.delta.log.files import to_adds
+from tandem.delta.partitions import python_values
 from tandem.errors import StatementFailed
 from tandem.index import answers
 from tandem.index.answers import WHOLE, CertainBounds, CertainCount, Portion, Splits
 from tandem.index.entries import UNKNOWN_ROWS
-from tandem.index.extremes import BoundArray, Side, side_of
+from tandem.index.statistics import BoundArray, Side, side_of
 from tandem.index.window import Chosen, Head, View
 from tandem.pruning.bounds import HeldBounds
 from tandem.statements import to_spark_sql
@@ -246,7 +246,7 @@ def bounds(
     found: CertainBounds, store: Store, where: Expr | None = None, test: RowTest | None = None
 ) -> tuple[Any, Any]:
     """The least and the greatest value of the matching rows, in Spark's order; None if there is
-    none. Times outside of Python's calendar are texts, as in `tandem.delta.calendar`.
+    none. Times outside of Python's calendar are texts, as in `tandem.delta.partitions`.
 
     Files are read in the order of what they promise, until none can beat what was found.
     Raises: as `read`.

@@ -19,7 +19,7 @@ from tandem.delta import protocol
 from tandem.delta import schema as schema_
 from tandem.delta.actions import AddFile, Commit, Metadata, Protocol
 from tandem.delta.log.delta_log import DeltaLog
-from tandem.delta.log.replay import EMPTY, fold
+from tandem.delta.log.files import EMPTY_REPLAY, fold
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.properties import files_kept_ms
 from tandem.distinct import BoolArray, IntArray
@@ -27,7 +27,7 @@ from tandem.errors import InvalidSpec, LogGap, UnknownSegment, VersionNotFound, 
 from tandem.index.entries import FOREVER, UNKNOWN_ROWS, Entries, exact_sum
 from tandem.index.statistics import ColumnName
 from tandem.statements.tree import Expr
-from tandem.timeline.holds import Hold, hold_at, path_of
+from tandem.timeline.names import Hold, hold_at, path_of
 
 # How long a version stays readable, and holds, by which a reader keeps it longer.
 #
@@ -83,7 +83,7 @@ class Holds:
         many callers need few.
 
         Args:
-            seconds: from now, at least; `holds.LONGEST_S` at most.
+            seconds: from now, at least; `names.LONGEST_S` at most.
         Raises: VersionNotFound if files of it may be gone already; InvalidSpec if a property of the
             table is invalid; AccessDenied, StorageError.
         """
@@ -399,7 +399,7 @@ class Window:
             last = self._heads[-1]
             if commit.version != last.version + 1:
                 raise ValueError(f"commit {commit.version} does not follow {last.version}")
-            state = fold(EMPTY, [commit])
+            state = fold(EMPTY_REPLAY, [commit])
             # A file that is added again is another entry: its statistics may differ.
             gone = set(state.files)
             self.changes += len(gone)

@@ -4,7 +4,6 @@ Knows neither Spark nor Kubernetes. Older versions' files are read by these mode
 added and never change their meaning.
 
     formats    what a job reads
-    arguments  a model as arguments of a process
     results    what it writes: result, failure, progress
     port       `Jobs`: the engine has the work of an attempt done
     runner     `JobRunner`: start, watch and stop processes of jobs

@@ -406,7 +406,7 @@ class MergeJob(SourceJob, FileJob):
     `on` and the clauses are as typed: what their names mean is known when the source's columns
     are, so the driver parses them (`tandem.statements.merge`) and hands Spark canonical text
     only. Which files of the source, or which version, all rounds and attempts read is pinned by
-    the first driver that reads it (`tandem.spark.sources.source_pin`).
+    the first driver that reads it (`tandem.spark.sources.readers`).
     """
 
     app: ClassVar[str] = "merge"

@@ -1,8 +1,8 @@
 """The port through which the engine has the work of an attempt done.
 
-Implementations: `tandem.spark.launch.in_process`, where the job is a thread of the engine's process
-and nothing of what the two say to each other is stored; and
-`tandem.operations.session.file_jobs`, where the job is a process of its own and reads and writes
+Implementations: `tandem.spark.in_process`, where the job is a thread of the engine's process and
+nothing of what the two say to each other is stored; and
+`tandem.operations.session.job_control`, where the job is a process of its own and reads and writes
 files of the attempt.
 """
 

@@ -1,6 +1,6 @@
 """The port through which processes of jobs are started and watched.
 
-Implementations: a local `spark-submit` process (`tandem.spark.launch.local`), a `SparkApplication`
+Implementations: a local `spark-submit` process (`tandem.spark.local_spark`), a `SparkApplication`
 in a cluster (`tandem.kube.controllers.spark_jobs`); in tests a shared session in the
 same process. The truth about success is the result file, never the state reported here.
 """

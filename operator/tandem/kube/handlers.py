@@ -25,9 +25,8 @@ from tandem.kube.controllers.spark_jobs import ApplicationCache
 from tandem.kube.runtime.context import OperatorContext, OperatorSettings, ResourceControl
 from tandem.kube.runtime.controller_tasks import ControllerTasks, StopReason, StopSignal
 from tandem.spark.application.port import ApplicationBuilder
-from tandem.spec.common import GROUP, OPERATIONS, VERSION, plural
+from tandem.spec.common import FINALIZER, GROUP, MANAGED_BY, OPERATIONS, VERSION, plural
 from tandem.spec.index import IndexServer
-from tandem.spec.labels import FINALIZER, MANAGED_BY
 from tandem.spec.resources import KINDS
 from tandem.spec.status import ENDED
 

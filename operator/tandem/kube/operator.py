@@ -44,8 +44,15 @@ from tandem.locks.store import InProcessLocks, LockStore
 from tandem.operations.ports import Clock, SystemClock, SystemNonces
 from tandem.spark.application.manifest import KubeflowApplications
 from tandem.spark.application.port import ApplicationBuilder, JobOwner, JobPlacement
-from tandem.spec.common import GROUP, VERSION, plural
-from tandem.spec.labels import AUTOMATIC_LABEL, KIND_LABEL, TABLE_LABEL, label_value
+from tandem.spec.common import (
+    AUTOMATIC_LABEL,
+    GROUP,
+    KIND_LABEL,
+    TABLE_LABEL,
+    VERSION,
+    label_value,
+    plural,
+)
 from tandem.spec.resources import KINDS, Operation
 from tandem.spec.table import LakeTable
 

@@ -4,14 +4,29 @@ The log is a Delta table of its own, in `_tandem/log` of the base table. A block
 an instant one of its versions. The view is a pure function of both logs; stitching blocks and
 merging them into the base table change no view. Does not run operations.
 
-    state    package: what the log says
-    rows     package: the records
-    runs     which blocks a log compaction stitches
-    create   makes the log of a base table
-    usage    what a log holds, and for how long
-    writer   `LogWriter`
-    upkeep   commits that add no records
-    view     the merged view
+What the log says, from transaction logs alone:
+
+    versions      blocks, what a version of the log says, and which blocks a log compaction stitches
+    boundaries    what a commit of the base table means for the log, the fold over commits, and
+                  from one state of the log to the actions that record the next
+    log_table     the log as a Delta table: settings, schema, states
+    base_history  brings the log up to a version of its base table
+
+Its records; which blocks there are is an argument, and nothing here commits:
+
+    records       which record of a key wins, and which records stay
+    blocks        the rows of blocks
+    winners       the winners of blocks, and the rows of a file that they match
+    by_key        merges the rows of blocks by key, as streams
+    stitch        makes one block of a run
+
+The log as a whole:
+
+    create        makes the log of a base table
+    usage         what a log holds, and for how long
+    writer        `LogWriter`
+    upkeep        commits that add no records
+    view          the merged view
 """
 
 from typing import TYPE_CHECKING
@@ -20,7 +35,7 @@ from tandem.exports import exports
 
 if TYPE_CHECKING:
     from tandem.mergelog.create import ensure_log
-    from tandem.mergelog.state.log_table import LogSettings, MergeLog
+    from tandem.mergelog.log_table import LogSettings, MergeLog
     from tandem.mergelog.view import MergedView, open_log, open_view, scan
     from tandem.mergelog.writer import Appended, LogWriter
 
@@ -43,8 +58,8 @@ __getattr__ = exports(
         "open_view": "view",
         "scan": "view",
         "ensure_log": "create",
-        "LogSettings": "state.log_table",
-        "MergeLog": "state.log_table",
+        "LogSettings": "log_table",
+        "MergeLog": "log_table",
         "MergedView": "view",
         "Appended": "writer",
         "LogWriter": "writer",

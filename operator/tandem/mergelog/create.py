@@ -11,17 +11,16 @@ from typing import TypeVar
 from uuid import UUID
 
 from tandem.delta.actions import Action
-from tandem.delta.log.commit import commit_info
-from tandem.delta.log.snapshot import Snapshot
+from tandem.delta.log.snapshot import Snapshot, commit_info
 from tandem.errors import AlreadyExists, InvalidSpec, OutcomeUnknown
-from tandem.mergelog.state.log_table import (
+from tandem.mergelog.log_table import (
     LogSettings,
     MergeLog,
     new_log,
     require_columns,
     settings_of,
 )
-from tandem.mergelog.state.versions import BlockLogState, txns_of
+from tandem.mergelog.versions import BlockLogState, txns_of
 
 _TRIES = 3
 _T = TypeVar("_T")

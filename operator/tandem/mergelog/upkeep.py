@@ -7,20 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tandem.delta.actions import Action, Txn
-from tandem.delta.log.commit import commit_info
-from tandem.delta.log.snapshot import Snapshot
+from tandem.delta.log.snapshot import Snapshot, commit_info
 from tandem.errors import BaseHistoryGap, BaseReplaced, DataFileMissing, LogGap
-from tandem.mergelog.create import put
-from tandem.mergelog.state.base_history import (
+from tandem.mergelog.base_history import (
     BaseHistory,
     base_of,
     require_same_table,
     was_appended,
 )
-from tandem.mergelog.state.boundaries import restored_by_number
-from tandem.mergelog.state.commits import transition
-from tandem.mergelog.state.log_table import MergeLog, state_of
-from tandem.mergelog.state.versions import ROLLBACK, Block, BlockLogState, LogFacts, in_order
+from tandem.mergelog.boundaries import restored_by_number, transition
+from tandem.mergelog.create import put
+from tandem.mergelog.log_table import MergeLog, state_of
+from tandem.mergelog.versions import ROLLBACK, Block, BlockLogState, LogFacts, in_order
 from tandem.storage.paths import object_path
 
 BASE_VERSIONS = 100

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tandem.delta.log.names import commit_path
+from tandem.delta.log.listing import commit_path
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import (
     BaseHistoryGap,
@@ -18,9 +18,9 @@ from tandem.errors import (
     TableNotFound,
     UnsupportedFeature,
 )
-from tandem.mergelog.state.base_history import BaseHistory, require_same_table
-from tandem.mergelog.state.log_table import MergeLog, require_mergeable, state_of
-from tandem.mergelog.state.versions import (
+from tandem.mergelog.base_history import BaseHistory, require_same_table
+from tandem.mergelog.log_table import MergeLog, require_mergeable, state_of
+from tandem.mergelog.versions import (
     BlockLogState,
     LogFacts,
     LogVersion,

@@ -22,12 +22,10 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.partitions import given_back
 from tandem.delta.scan import RowFilter, check_rows, named_columns, table_format
 from tandem.distinct import BoolArray, IntArray
-from tandem.mergelog.rows.blocks import rows_at
-from tandem.mergelog.rows.by_key import MEMORY
-from tandem.mergelog.rows.records import Overlay, Records
-from tandem.mergelog.rows.winners import MatchedRows, WinnerPasses, match, may_hold
-from tandem.mergelog.state.base_history import BaseHistory, require_same_table
-from tandem.mergelog.state.log_table import (
+from tandem.mergelog.base_history import BaseHistory, require_same_table
+from tandem.mergelog.blocks import rows_at
+from tandem.mergelog.by_key import MEMORY
+from tandem.mergelog.log_table import (
     LogSettings,
     MergeLog,
     block_format,
@@ -36,7 +34,9 @@ from tandem.mergelog.state.log_table import (
     settings_of,
     state_of,
 )
-from tandem.mergelog.state.versions import Block, BlockLogState, in_order
+from tandem.mergelog.records import Overlay, Records
+from tandem.mergelog.versions import Block, BlockLogState, in_order
+from tandem.mergelog.winners import MatchedRows, WinnerPasses, match, may_hold
 from tandem.pruning.selection import Selection
 from tandem.statements.tree import Expr
 from tandem.storage import open_store

@@ -22,10 +22,9 @@ import numpy as np
 import pyarrow as pa
 
 from tandem.delta.actions import Action, AddFile, Txn
-from tandem.delta.log.commit import commit_info
+from tandem.delta.log.listing import commit_path
 from tandem.delta.log.maintenance import maintain
-from tandem.delta.log.names import commit_path
-from tandem.delta.log.snapshot import Snapshot
+from tandem.delta.log.snapshot import Snapshot, commit_info
 from tandem.delta.properties import checkpoint_interval
 from tandem.errors import (
     CommitConflict,
@@ -35,14 +34,12 @@ from tandem.errors import (
     TandemError,
     UnsupportedFeature,
 )
+from tandem.mergelog.base_history import BaseHistory, base_of, require_same_table
+from tandem.mergelog.blocks import arrange, read_block, records_of, tagged, write_blocks
+from tandem.mergelog.boundaries import transition
+from tandem.mergelog.by_key import MEMORY, parts_of_keys, require_decided
 from tandem.mergelog.create import put_after
-from tandem.mergelog.rows.blocks import arrange, read_block, records_of, tagged, write_blocks
-from tandem.mergelog.rows.by_key import MEMORY, parts_of_keys, require_decided
-from tandem.mergelog.rows.records import concatenate
-from tandem.mergelog.rows.winners import RECORD_BYTES, no_records
-from tandem.mergelog.state.base_history import BaseHistory, base_of, require_same_table
-from tandem.mergelog.state.commits import transition
-from tandem.mergelog.state.log_table import (
+from tandem.mergelog.log_table import (
     LogSettings,
     MergeLog,
     block_format,
@@ -50,7 +47,9 @@ from tandem.mergelog.state.log_table import (
     require_mergeable,
     settings_of,
 )
-from tandem.mergelog.state.versions import ROLLBACK, WRITER, Block, block_of, upload_folder
+from tandem.mergelog.records import concatenate
+from tandem.mergelog.versions import ROLLBACK, WRITER, Block, block_of, upload_folder
+from tandem.mergelog.winners import RECORD_BYTES, no_records
 from tandem.storage.store import Store
 
 # An append whose blocks several processes write, and one commits: `LogWriter.append_uploaded`.
@@ -188,7 +187,7 @@ Without the pause, the 99th percentile of 16 saturated writers is twice as long.
 
 LATE_MS = 3_600_000
 """A commit that took so long is checked: the process may have been paused. Cleaning leaves each
-commit of a log for a day at least (`tandem.operations.clean.block_log`)."""
+commit of a log for a day at least (`tandem.operations.clean_log`)."""
 
 _REFUSALS = (InvalidSpec, DuplicateKeys, CommitConflict, UnsupportedFeature)
 

@@ -8,25 +8,25 @@ from dataclasses import dataclass, replace
 
 from tandem.delta.log import maintenance
 from tandem.delta.log.snapshot import Snapshot
-from tandem.mergelog.state.log_table import MergeLog
-from tandem.operations.attempt import garbage
+from tandem.mergelog.log_table import MergeLog
+from tandem.operations import garbage
 from tandem.operations.kinds.batches import batch_of
 from tandem.operations.kinds.time_column import ChunkWrites
 from tandem.operations.machine.state import Limits, OperationState
 from tandem.operations.model import Identity, Table
 from tandem.operations.ports import Ports
 from tandem.operations.registry import kind_of, left_before, log_of, table_of
-from tandem.operations.report.status import shown_parts, status_of
-from tandem.operations.session.identity import (
+from tandem.operations.session.options import Interceptor, PerformerOptions, passthrough
+from tandem.operations.session.performer import Performer
+from tandem.operations.session.recovery import (
     has_begun,
     has_ended,
     identify,
     is_recorded,
     may_count,
 )
-from tandem.operations.session.options import Interceptor, PerformerOptions, passthrough
-from tandem.operations.session.performer import Performer
 from tandem.operations.session.session import Session
+from tandem.operations.status import shown_parts, status_of
 from tandem.spec.common import LogUse, Operation
 from tandem.spec.status import OperationStatus
 

@@ -13,20 +13,24 @@ from dataclasses import dataclass, field, replace
 
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import InvalidSpec
-from tandem.mergelog.state.log_table import MergeLog
+from tandem.mergelog.log_table import MergeLog
 from tandem.mergelog.usage import LogReader
-from tandem.operations import runner
-from tandem.operations.clean.block_log import clean_with_log
-from tandem.operations.clean.clean import CleaningOptions, CleaningResult, rules_for
+from tandem.operations import adopt, runner
+from tandem.operations.adopt import is_automatic
+from tandem.operations.auto_compaction import TableMemory, decide_drop, rows_ms
+from tandem.operations.clean import CleaningOptions, CleaningResult, rules_for
+from tandem.operations.clean_log import clean_with_log
 from tandem.operations.model import Table
 from tandem.operations.ports import Clock, SystemClock
 from tandem.operations.runner import RunOptions
-from tandem.operations.tables import adopt
-from tandem.operations.tables.auto_compaction import TableMemory, decide_drop, rows_ms
-from tandem.operations.tables.log_status import is_automatic
-from tandem.planning.auto.child_compactions import ChildCompaction, TableId, schedule_line
 from tandem.planning.auto.decide import decide
-from tandem.planning.auto.facts import AutoCompactionDecision, ChildState
+from tandem.planning.auto.facts import (
+    AutoCompactionDecision,
+    ChildCompaction,
+    ChildState,
+    TableId,
+    schedule_line,
+)
 from tandem.planning.auto.log import decide_log
 from tandem.spec.common import API_VERSION
 from tandem.spec.loader import parse

@@ -17,7 +17,7 @@ from pkgutil import walk_packages
 from typing import Any, Final
 
 from tandem.delta.log.snapshot import Snapshot
-from tandem.mergelog.state.log_table import MergeLog
+from tandem.mergelog.log_table import MergeLog
 from tandem.operations import kinds
 from tandem.operations.model import Identity, Kind, Table
 from tandem.spec.common import LogUse

@@ -22,14 +22,14 @@ from tandem.errors import (
     Reason,
     TandemError,
 )
+from tandem.operations import adopt
+from tandem.operations import adopt as tables
 from tandem.operations.execute import ExecutionOptions, finish, open_session
 from tandem.operations.machine.events import StopRequest
 from tandem.operations.model import SourceAccess, Table
 from tandem.operations.ports import Ports, SystemClock
-from tandem.operations.report.status import conditions, repeated
 from tandem.operations.session.session import Session
-from tandem.operations.tables import adopt as tables
-from tandem.operations.tables import log_status
+from tandem.operations.status import conditions, repeated
 from tandem.spec.common import ResourceKey
 from tandem.spec.resources import (
     AnyResource,
@@ -103,8 +103,8 @@ def plan(
 
 def local_ports() -> Ports:
     """The ports for this machine, with locks in this process and local Spark."""
-    from tandem.spark.launch.in_process import InProcessJobs  # slow imports
-    from tandem.spark.launch.local_spark import LocalSpark
+    from tandem.spark.in_process import InProcessJobs  # slow imports
+    from tandem.spark.local_spark import LocalSpark
 
     spark = LocalSpark()
     return Ports(jobs=InProcessJobs(spark), close=spark.close)
@@ -275,10 +275,10 @@ class _Runner:
         status = tables.status_of_table(table, adopted, now_ms=now_ms)
         if adopted.snapshot is not None:
             preview_ms = now_ms if options.plan_only else None
-            log = log_status.read_log_status(table, resource, status, preview_ms)
+            log = adopt.read_log_status(table, resource, status, preview_ms)
             status = status.model_copy(update={"log": log})
         if options.plan_only and adopted.snapshot is not None:
-            from tandem.operations.tables import auto_compaction
+            from tandem.operations import auto_compaction
 
             coming = auto_compaction.preview_next_compaction(resource, adopted.snapshot, now_ms)
             drop = auto_compaction.preview_next_drop(resource, adopted.snapshot, now_ms)
@@ -289,7 +289,7 @@ class _Runner:
     def _keep_fresh(self, table: Table) -> None:
         # A log that is refused says so in the status, and in each operation that needs it.
         from tandem.mergelog import upkeep
-        from tandem.mergelog.state.log_table import MergeLog
+        from tandem.mergelog.log_table import MergeLog
 
         with contextlib.suppress(BaseReplaced, BaseHistoryGap, InvalidSpec):
             upkeep.keep_fresh(MergeLog(table.log), now_ms=self._ports.clock.now_ms())

@@ -67,7 +67,7 @@ from tandem.statements.local import (
     NeedsSpark,
     compile_merge,
 )
-from tandem.statements.local.rows import COLLATED, NOT_OURS
+from tandem.statements.local.kernels import COLLATED, NOT_OURS
 from tandem.statements.merge import MergeStatement, parse_merge
 from tandem.statements.statement import Statement, referenced
 from tandem.statements.types import Schema

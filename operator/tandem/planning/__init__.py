@@ -4,13 +4,12 @@ The same segments and the same request give the same plan. Nothing here reads a 
 or takes a lock.
 
     auto             package: automatic compaction
-    plans            the values of planning
-    compaction       the entry point: a request to a plan
-    minor            the runs that CarbonData's loop over levels makes
+    plans            the values of planning, and chosen segments to runs
+    compaction       the entry point: a request to a plan; the runs that CarbonData's loop over
+                     levels makes
     major            one contiguous run up to a size
     segment_rewrite  the plan of a `SegmentRewrite`
     adjacency        whether the files of a run are adjacent loads
-    runs             chosen segments to runs
     layout           which bins a sort or z-order rewrites
     cleaning         which files may be removed, and why
 """

@@ -27,7 +27,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from tandem.timeline.holds import hold_at
+from tandem.timeline.names import hold_at
 
 DAY_MS = 86_400_000
 ALWAYS = -(1 << 62)

@@ -15,8 +15,9 @@ import numpy as np
 from tandem.delta.schema import PrimitiveType, StructType
 from tandem.distinct import IntArray
 from tandem.errors import InvalidSpec, closest_name
-from tandem.planning.plans import Bin, CompactionRequest
-from tandem.planning.runs import (
+from tandem.planning.plans import (
+    Bin,
+    CompactionRequest,
     can_change,
     is_in_order,
     is_worth_rewriting,

@@ -11,8 +11,10 @@ from tandem.distinct import BoolArray, IntArray
 from tandem.errors import InvalidSpec, UnknownSegment
 from tandem.intervals import IntervalSet, TimeInterval
 from tandem.planning.layout import bins_of, may_gain, rewrite_criterion, useful_bins
-from tandem.planning.plans import Bin, CompactionRequest, SegmentRun
-from tandem.planning.runs import (
+from tandem.planning.plans import (
+    Bin,
+    CompactionRequest,
+    SegmentRun,
     build_run,
     by_chunk,
     by_partition,
@@ -22,8 +24,7 @@ from tandem.planning.runs import (
 )
 from tandem.spec.compaction import CompactionType
 from tandem.spec.table import Granularity
-from tandem.timeline.chunks import parse_chunk
-from tandem.timeline.masks import TAG_MASKED, parse_masked
+from tandem.timeline.chunks import TAG_MASKED, parse_chunk, parse_masked
 from tandem.timeline.segment_files import SegmentFile, SegmentFiles
 from tandem.timeline.segments import Segment, Segments
 
@@ -104,7 +105,7 @@ def size_runs(
 #
 # Rows may be divided by time: outputs then end at the borders of a granularity. A file that spans
 # such a border is rewritten in any case. With `cuts`, only the rows of the chosen chunks are taken
-# from it, and its other rows stay in it; its hint tag (`timeline.masks`) keeps later plans from
+# from it, and its other rows stay in it; its hint tag (`timeline.chunks`) keeps later plans from
 # taking what is gone.
 
 

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tandem.planning.major import require_live
-from tandem.planning.plans import Bin
-from tandem.planning.runs import partition_of
+from tandem.planning.plans import Bin, partition_of
 from tandem.spec.segment_rewrite import SegmentRewriteSpec
 from tandem.timeline.segment_files import SegmentFile
 from tandem.timeline.segments import Segment, Segments

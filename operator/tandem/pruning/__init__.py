@@ -5,9 +5,8 @@ file. It must never exclude a file that holds a matching row: an unknown file ma
 statistics themselves are read in `tandem.delta.stats`.
 
     selection   the entry point: selects the files that a condition may affect
-    predicate   a condition over bounds
-    files       the bounds of the columns that a condition names
+    predicate   a condition over the bounds of the columns that it names
     bounds      one column's bounds, and how far they are reliable
-    scope       which files have rows in intervals and partitions
-    times       times in statistics and partition values
+    scope       which files have rows in intervals and partitions; times in statistics and partition
+                values
 """

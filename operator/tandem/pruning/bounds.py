@@ -30,9 +30,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tandem.distinct import BoolArray, IntArray
-from tandem.pruning import times
+from tandem.pruning import scope
 from tandem.statements import tree
-from tandem.statements.literals import parse_date, parse_timestamp
+from tandem.statements.coercion import parse_date, parse_timestamp
 from tandem.statements.types import MAX_PRECISION, SqlType, as_decimal
 
 # Values to compare bounds with: constants of a condition, and partition values.
@@ -545,7 +545,7 @@ def _held(low: pa.Array, high: pa.Array, type_: SqlType) -> tuple[pa.Array, pa.A
         return low.cast(pa.binary()), high.cast(pa.binary())
     if type_.name == "date" or type_.name in MOMENTS:
         wider = _MILLISECOND if type_.name in MOMENTS else 0
-        low, high = times.moments(low, type_.name), times.moments(high, type_.name)
+        low, high = scope.moments(low, type_.name), scope.moments(high, type_.name)
         return pc.subtract(low, wider), pc.add(high, wider)
     return low, high
 
@@ -607,7 +607,7 @@ def _neighbours(value: Any, type_: SqlType) -> tuple[Any, Any]:
         )
         return float(floor), float(ceiling)
     if type_.name == "date" or type_.name in MOMENTS:
-        return times.micros(value), times.micros(value)
+        return scope.micros(value), scope.micros(value)
     return value, value
 
 

@@ -16,8 +16,7 @@ import pyarrow.compute as pc
 from tandem.delta.log.snapshot import Snapshot
 from tandem.distinct import BoolArray
 from tandem.pruning.bounds import SortedKeys
-from tandem.pruning.files import FileBounds, bounds_of
-from tandem.pruning.predicate import columns_of, may_match
+from tandem.pruning.predicate import FileBounds, bounds_of, columns_of, may_match
 from tandem.statements.tree import Expr
 from tandem.statements.types import SqlType
 

@@ -5,14 +5,11 @@ apply them.
 
     model            the values that reconciliation works on
     rules            the rules as tables
-    classify         what a foreign commit did, by its actions
+    classify         what a foreign commit did, by its actions: to files, schema, protocol, metadata
     rewrite          the rule for rewrites
     published        the row map of a commit with edits
     replace          the rule for replaces
     statement        the rule for update, delete and merge
-    outcomes         the input and the results of that rule
-    conflicts        bounds on rounds and attempts
-    matches          which rows a statement matched
-    row_tracing      rows of a later version that were live before
-    table_changes    changes of schema, protocol and metadata
+    outcomes         the input and the results of that rule; bounds on rounds and attempts
+    matches          which rows a statement matched; rows of a later version that were live before
 """

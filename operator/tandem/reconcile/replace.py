@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from pyroaring import BitMap64
 
 from tandem.errors import Reason
+from tandem.reconcile.matches import prefetch
 from tandem.reconcile.model import CommitSummary, FileView, NewRows, RowMapLike, RowMaps
 from tandem.reconcile.outcomes import FileDeletes, StatementConflict
-from tandem.reconcile.row_tracing import prefetch
 from tandem.reconcile.rules import REPLACE, Age, ReplaceFate
 from tandem.remedies import ENABLE_VECTORS
 from tandem.rowmap.positions import span

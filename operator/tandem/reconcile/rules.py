@@ -1,9 +1,9 @@
 """The rules of reconciliation with the commits of a table, as tables.
 
-Nothing here looks at files or rows: `classify`, `rewrite`, `replace` (`REPLACE`), `conflicts`
-(`MUST_FOLLOW`), `table_changes` and `statement` determine which line of a table applies, and apply
-it. All of these rules are defined here. What a commit of the base table means to a log of blocks
-is in `mergelog.state.boundaries`.
+Nothing here looks at files or rows: `classify` (also `TABLE_CHANGES`), `rewrite`, `replace`
+(`REPLACE`), `outcomes` (`MUST_FOLLOW`) and `statement` determine which line of a table applies, and
+apply it. All of these rules are defined here. What a commit of the base table means to a log of
+blocks is in `mergelog.boundaries`.
 """
 
 from __future__ import annotations

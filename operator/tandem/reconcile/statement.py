@@ -11,7 +11,7 @@ do so from the source alone, or it is executed again as a whole at the latest ve
 (docs/decisions/0081-merge-goes-on-with-its-matches.md).
 
 The caller may evaluate a round itself, without a job (`small`): such rounds take milliseconds and
-count less (`conflicts`).
+count less (`outcomes`).
 
 The state is `StatementProgress`; `decide` determines the next step, `absorb` adds the result of a
 round. Nothing here mutates its arguments, so repeated calls give the same answer.
@@ -26,14 +26,6 @@ import numpy as np
 from pyroaring import BitMap64
 
 from tandem.errors import CountMismatch
-from tandem.reconcile.conflicts import (
-    Attempts,
-    RoundHistory,
-    changed_by,
-    latest_of,
-    newest_of,
-    with_round,
-)
 from tandem.reconcile.matches import (
     InsertFile,
     RoundResult,
@@ -43,12 +35,15 @@ from tandem.reconcile.matches import (
     count,
     joined,
     matched_sources,
+    prefetch,
     same_sources,
+    trace_matches,
     used_inserts,
     without_unchanged_rows,
 )
 from tandem.reconcile.model import ChangeKind, CommitSummary, FileView, RowMaps
 from tandem.reconcile.outcomes import (
+    Attempts,
     Evaluate,
     FileDeletes,
     FileEdit,
@@ -57,11 +52,15 @@ from tandem.reconcile.outcomes import (
     ReadyToCommit,
     Reexecute,
     Reinsert,
+    RoundHistory,
     StatementConflict,
     StatementProgress,
     UpdatedRows,
+    changed_by,
+    latest_of,
+    newest_of,
+    with_round,
 )
-from tandem.reconcile.row_tracing import prefetch, trace_matches
 from tandem.rowmap.positions import span, to_bitmap
 from tandem.text import counted, files_in_words
 

@@ -4,8 +4,8 @@ Pure: positions and counts only. With a row map, a delete that was committed dur
 replayed onto the rewritten files.
 
     rowmap         `RowMap` and its builder
-    run_table      files, runs and sorted groups, and their lookup arrays
-    permutation    rows that a sort or z-order reordered
+    run_table      files, runs and sorted groups (rows that a sort or z-order reordered), and their
+                   lookup arrays
     positions      bitmaps and arrays of positions
     binary_format  row maps as bytes: versioned and checksummed
 """

@@ -34,7 +34,6 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from tandem.errors import RowMapInvalid
-from tandem.rowmap.permutation import Ranks
 from tandem.rowmap.rowmap import (
     MapInput,
     MapOutput,
@@ -44,8 +43,9 @@ from tandem.rowmap.rowmap import (
     RunKind,
     SortedGroup,
 )
+from tandem.rowmap.run_table import Ranks
 
-# The ranks of sorted rows (`permutation`) as bytes: at most four per row, fewer in most cases.
+# The ranks of sorted rows (`SortedGroup`) as bytes: at most four per row, fewer in most cases.
 #
 # Each of three encodings is the smallest for some data; a sample decides which one is used:
 #

@@ -5,7 +5,7 @@ an input, except those that were dead when it was read, lie in order in an outpu
 on. That is a *run*; an input may be cut into runs over several outputs, and an output may hold runs
 of several inputs. Together with the dead rows of each input, ranks and selects in sorted arrays
 answer lookups in both directions without a Python loop over rows. Rows that were sorted have ranks
-instead (`permutation`); a map may hold both.
+instead (`SortedGroup`); a map may hold both.
 
 An output may be an *edit* of one input: its rows in order, some with other values. Those are
 `changed`: no rule may take such a row for the one that it comes from.
@@ -22,16 +22,15 @@ import numpy as np
 from pyroaring import BitMap64
 
 from tandem.errors import RowMapInvalid
-from tandem.rowmap.permutation import MOST_ROWS, Ranks, starts
-from tandem.rowmap.permutation import Indexes as Indexes
-from tandem.rowmap.permutation import SortedGroup as SortedGroup
 from tandem.rowmap.positions import Positions, group_bitmaps, span, to_array, to_bitmap
+from tandem.rowmap.run_table import MOST_ROWS, Ranks, RunTable, check_range, starts
+from tandem.rowmap.run_table import Indexes as Indexes
 from tandem.rowmap.run_table import MapInput as MapInput
 from tandem.rowmap.run_table import MapOutput as MapOutput
 from tandem.rowmap.run_table import RowMapIdentity as RowMapIdentity
 from tandem.rowmap.run_table import RowRun as RowRun
 from tandem.rowmap.run_table import RunKind as RunKind
-from tandem.rowmap.run_table import RunTable, check_range
+from tandem.rowmap.run_table import SortedGroup as SortedGroup
 
 _FEW_RUNS = 64
 """An input with more runs is looked up row by row."""

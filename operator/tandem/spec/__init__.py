@@ -9,10 +9,10 @@ One pydantic model is the source for the command line, the custom resource defin
     replace          `TableReplace`
     segment_rewrite  `SegmentRewrite`
     log_compaction   `LogCompaction`
-    common           metadata, and the fields that operations share
+    common           metadata, the fields that operations share, names of labels, annotations and
+                     finalizers
     fields           field types
     resources        all kinds, and the hash of a spec
-    labels           names of labels, annotations and finalizers
     index            `IndexServer`, and what a LakeTable says about its index
     status           `status`
     problems         documents, and from pydantic's errors to `InvalidSpec`

@@ -4,13 +4,14 @@ A user's text never reaches Spark unchanged. Pure: no I/O, no Spark. Spark defin
 statement; `local` evaluates the part for which tests prove that its result is the same. The
 accepted language is in docs/statements.md.
 
-    parsing    package: text to tree
+    lexer      text to tokens
+    cursor     the parser's position, its limits, and the names that it resolves
+    parser     the grammar: tokens to tree, or the position at which a text is refused
+    functions  the functions that may be called
     local      package: evaluation over Arrow
-    tree       the typed tree
+    tree       the typed tree, and its canonical Spark SQL
     types      data types and columns
-    coercion   the result types of operators
-    literals   constants that have no value of the type that they are converted to
-    generate   tree to canonical Spark SQL
+    coercion   the result types of operators, and constants that have no value of a type
     statement  update and delete
     merge      merge
 """
@@ -20,7 +21,6 @@ from typing import TYPE_CHECKING
 from tandem.exports import exports
 
 if TYPE_CHECKING:
-    from tandem.statements.generate import to_spark_sql
     from tandem.statements.statement import (
         Assignment,
         Statement,
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         parse_statement,
         parse_where,
     )
+    from tandem.statements.tree import to_spark_sql
     from tandem.statements.types import Schema
 
 __all__ = [
@@ -43,7 +44,7 @@ __all__ = [
 __getattr__ = exports(
     __name__,
     {
-        "to_spark_sql": "generate",
+        "to_spark_sql": "tree",
         "Assignment": "statement",
         "Statement": "statement",
         "parse_expression": "statement",

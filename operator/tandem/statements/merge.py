@@ -15,10 +15,9 @@ from typing import Any, Literal, Protocol
 
 from tandem.errors import InvalidStatement
 from tandem.statements import tree
-from tandem.statements.generate import quote_name, to_spark_sql
-from tandem.statements.parsing.cursor import Relation, Relations
-from tandem.statements.parsing.functions import FUNCTIONS
-from tandem.statements.parsing.lexer import ExpressionText
+from tandem.statements.cursor import Relation, Relations
+from tandem.statements.functions import FUNCTIONS
+from tandem.statements.lexer import ExpressionText
 from tandem.statements.statement import (
     Assignment,
     assigned,
@@ -26,7 +25,7 @@ from tandem.statements.statement import (
     parse_where,
     stored,
 )
-from tandem.statements.tree import Expr
+from tandem.statements.tree import Expr, quote_name, to_spark_sql
 from tandem.statements.types import Schema, SchemaColumn, matching
 
 When = Literal["Matched", "NotMatched", "NotMatchedBySource"]

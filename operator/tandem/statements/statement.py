@@ -15,14 +15,12 @@ from typing import Any
 
 from tandem.errors import InvalidStatement
 from tandem.statements import coercion, tree
-from tandem.statements.coercion import MAX_SET
-from tandem.statements.generate import quote_name, to_spark_sql
-from tandem.statements.literals import wrong_literals
-from tandem.statements.parsing.cursor import Relations
-from tandem.statements.parsing.functions import FUNCTIONS
-from tandem.statements.parsing.lexer import ExpressionText, tokenize, visible
-from tandem.statements.parsing.parser import parse
-from tandem.statements.tree import Expr
+from tandem.statements.coercion import MAX_SET, wrong_literals
+from tandem.statements.cursor import Relations
+from tandem.statements.functions import FUNCTIONS
+from tandem.statements.lexer import ExpressionText, tokenize, visible
+from tandem.statements.parser import parse
+from tandem.statements.tree import Expr, quote_name, to_spark_sql
 from tandem.statements.types import (
     BOOLEAN,
     NULL,

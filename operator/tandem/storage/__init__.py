@@ -3,19 +3,17 @@
 Knows paths, bytes and put-if-absent, but not Delta. Nothing above this package may open a file or
 a connection to a store by other means.
 
-    store              the port
+    store              the port, and file objects over it
     local              a folder on a local disk
     remote             S3, GCS and Azure
     s3                 copies of ranges inside of S3
-    rooted             `open_store`
+    rooted             `open_store`, and whether a store has put-if-absent
     options            settings of a store's client
     time_limits        how long a request may take
     aws_profile        profiles of the AWS configuration files
     store_errors       what a client reports, as our errors
     allowed_locations  where tables and sources may lie
     paths              paths below a root
-    files              file objects over a store
-    probe              whether a store has put-if-absent
 """
 
 from typing import TYPE_CHECKING
@@ -23,8 +21,7 @@ from typing import TYPE_CHECKING
 from tandem.exports import exports
 
 if TYPE_CHECKING:
-    from tandem.storage.probe import probe_put_if_absent
-    from tandem.storage.rooted import open_store
+    from tandem.storage.rooted import open_store, probe_put_if_absent
     from tandem.storage.store import ObjectInfo, Store
 
 __all__ = ["ObjectInfo", "Store", "open_store", "probe_put_if_absent"]
@@ -35,6 +32,6 @@ __getattr__ = exports(
         "ObjectInfo": "store",
         "Store": "store",
         "open_store": "rooted",
-        "probe_put_if_absent": "probe",
+        "probe_put_if_absent": "rooted",
     },
 )

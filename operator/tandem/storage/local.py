@@ -31,9 +31,8 @@ from tandem.errors import (
     StorageFull,
     StoreUnsuitable,
 )
-from tandem.storage.files import PublishingWriter
 from tandem.storage.paths import check_folder, check_relative, split_location
-from tandem.storage.store import ObjectInfo
+from tandem.storage.store import ObjectInfo, PublishingWriter
 
 # Objects being written: `<name>#<digits>`, the names that the object_store library uses. Listings
 # of both hide them; Spark's vacuum removes old ones in data folders.

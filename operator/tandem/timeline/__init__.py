@@ -4,14 +4,11 @@ is visible when.
 No I/O and no clock: everything here works on Delta actions that were read elsewhere.
 
     working_set     what is visible when
-    segments        segments and their tags
+    segments        segments and their tags; tags of live files, in columns
     segment_files   live files, each an index into columns
     file_columns    those columns
-    names           names and numbers of segments
+    names           names and numbers of segments; pins of versions by readers, by their names
     lineage         the parents of a segment
-    chunks          time chunks
+    chunks          time chunks; which moments of a file its deletion vector hides whole
     history         segments that are no longer live
-    masks           which moments of a file its deletion vector hides whole
-    live_tags       tags of live files, in columns
-    holds           pins of versions by readers, by their names
 """

@@ -16,8 +16,7 @@ from tandem.delta.actions import AddFile
 from tandem.delta.log import files as files_
 from tandem.distinct import BoolArray, IntArray, number_rows
 from tandem.intervals import ALWAYS, IntervalSet, TimeInterval
-from tandem.pruning.scope import covered
-from tandem.pruning.times import FIRST, LAST, bounds_in, bounds_schema, time_bounds
+from tandem.pruning.scope import FIRST, LAST, bounds_in, bounds_schema, covered, time_bounds
 from tandem.spec.fields import Granularity
 from tandem.timeline.chunks import TimeColumn, is_one_chunk, parse_interval
 from tandem.timeline.lineage import Roots, read_roots

@@ -9,6 +9,13 @@ Numbers come from a high-water mark that every commit of ours carries as a `txn`
 (`tandem.segments`). `txn` survives checkpoints, log clean-up and restores, so a number is
 never assigned twice (Z16, S25), even if all segments that carried it are gone. Numbers are
 assigned in the commit loop, and again if the put loses: they never occur in a path.
+
+Holds are pins of versions by readers, each with an end.
+
+    _tandem/holds/<version>-<seconds>-<nonce>.hold
+
+A hold lasts so many seconds from its time in the store: no clock of a reader counts, and a listing
+is enough for cleaning. Pure text; `tandem.index.window` places them.
 """
 
 from __future__ import annotations
@@ -17,6 +24,7 @@ import hashlib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -273,3 +281,33 @@ def name_files(tags: pa.Array, logged_paths: pa.Array) -> tuple[IntArray, Segmen
     indices[foreign] = tagged + np.arange(len(foreign))
     codes: IntArray = unified.indices.to_numpy().astype(np.int64)[indices]
     return codes, SegmentNames(unified.dictionary, none), np.maximum(levels, 0)
+
+
+HOLDS: Final = "_tandem/holds"
+LONGEST_S: Final = 7 * 86_400
+"""No hold lasts longer, whatever its name says."""
+
+_HOLD = re.compile(rf"{HOLDS}/(\d{{1,19}})-(\d{{1,9}})-[0-9a-f]{{1,64}}\.hold", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Until `end_ms` (Unix milliseconds), cleaning keeps what was live at a version."""
+
+    version: int
+    end_ms: int
+    path: str
+
+
+def path_of(version: int, seconds: int, nonce: str) -> str:
+    """The path of a hold, relative to the table. `nonce`: hexadecimal digits, unique."""
+    return f"{HOLDS}/{version}-{seconds}-{nonce}.hold"
+
+
+def hold_at(path: str, written_ms: int) -> Hold | None:
+    """The hold that a file is, by the time at which it was written; None for another file."""
+    match = _HOLD.fullmatch(path)
+    if match is None:
+        return None
+    seconds = min(int(match[2]), LONGEST_S)
+    return Hold(int(match[1]), written_ms + seconds * 1000, path)

@@ -4,6 +4,11 @@ A segment is the data files that one operation added (docs/concepts.md). Files t
 name it in their tags; every other file is a segment of its own. Segments are ordered by the
 sequence in the tag, else by modification time, then by path. An invalid tag counts as absent: no
 tag can make a table unreadable.
+
+Names and order of the live files' segments are also read from the tags column alone.
+
+Every round of the commit loop needs them, also for tables of a million files; whole segments are
+for planning and display.
 """
 
 from __future__ import annotations
@@ -370,3 +375,67 @@ def successor_tags(add: AddFile, *, row_map: str, layout: str = "") -> dict[str,
         TAG_SEQUENCE: str(sequence_of(add)),
         TAG_ROW_MAP: row_map,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTags:
+    """`names`: those of live tagged segments (the name `f-…` of a foreign segment cannot equal a
+    name of ours). `mentioned`: these and the names of their parents. `newest`: the highest
+    sequence in milliseconds, None for an empty table."""
+
+    names: frozenset[str]
+    mentioned: frozenset[str]
+    newest: int | None
+
+    def next_sequence(self, now_ms: int) -> int:
+        """The sequence of a new segment: the time of its commit, but higher than every live one
+        even if clocks disagree."""
+        return now_ms if self.newest is None else max(now_ms, self.newest + 1)
+
+
+def read_live_tags(files: pa.Table, *, without: Collection[str] = ()) -> LiveTags:
+    """The tags of a working set (`Snapshot.files`), except for the logged paths in `without`."""
+    files = _left(files, without)
+    names = _names(files)
+    return LiveTags(names, _mentioned(files, names), _newest(files))
+
+
+def live_names(files: pa.Table, *, without: Collection[str] = ()) -> frozenset[str]:
+    """`names` of `read_live_tags` only: reading its other columns takes longer."""
+    return _names(_left(files, without))
+
+
+def mentioned_names(files: pa.Table) -> frozenset[str]:
+    """`mentioned` of `read_live_tags` only."""
+    return _mentioned(files, _names(files))
+
+
+def _left(files: pa.Table, without: Collection[str]) -> pa.Table:
+    if not without:
+        return files
+    return files.filter(pc.invert(pc.is_in(files["path"], pa.array(without, pa.string()))))
+
+
+def _names(files: pa.Table) -> frozenset[str]:
+    return frozenset(
+        name for name in _values(files, TAG_SEGMENT) if name and parse_name(name) is not None
+    )
+
+
+def _mentioned(files: pa.Table, names: frozenset[str]) -> frozenset[str]:
+    parents = (parse_lineage(text).mentioned() for text in _values(files, TAG_PARENTS) if text)
+    return names.union(*parents)
+
+
+def _values(files: pa.Table, key: str) -> list[str | None]:
+    return list(pc.unique(files_.tag(files, key)).to_pylist())
+
+
+def _newest(files: pa.Table) -> int | None:
+    sequence = files_.tag(files, TAG_SEQUENCE)
+    valid = pc.fill_null(pc.match_substring_regex(sequence, f"^(?:{SEQUENCE_PATTERN})$"), False)
+    found = [
+        pc.max(pc.cast(pc.filter(sequence, valid), pa.int64())).as_py(),
+        pc.max(pc.filter(files["modified_ms"], pc.invert(valid))).as_py(),
+    ]
+    return max((value for value in found if value is not None), default=None)

@@ -17,8 +17,7 @@ import pyarrow as pa
 from tandem.delta.actions import Commit
 from tandem.delta.log import files as files_
 from tandem.intervals import ALWAYS, IntervalSet, TimeInterval
-from tandem.timeline.chunks import TimeColumn
-from tandem.timeline.masks import TAG_MASKED, parse_masked
+from tandem.timeline.chunks import TAG_MASKED, TimeColumn, parse_masked
 from tandem.timeline.segments import segments
 
 # Versions as change sets, and the working set that follows from them.

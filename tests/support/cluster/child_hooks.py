@@ -21,12 +21,12 @@ from tandem.kube.children.process import ChildProcess
 from tandem.kube.children.processes import ChildProcesses
 from tandem.kube.controllers.operation import OperationController
 from tandem.kube.runtime.controller_tasks import StopSignal
+from tandem.operations import adopt as tables
 from tandem.operations.machine.events import Effect, Event, Point, StopRequest
 from tandem.operations.machine.state import OperationState
 from tandem.operations.model import Table
 from tandem.operations.session.performer import Performer
 from tandem.operations.session.session import Session
-from tandem.operations.tables import adopt as tables
 
 
 def log_to(file: Path) -> None:

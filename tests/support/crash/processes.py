@@ -30,12 +30,12 @@ import tandem.operations.execute as driver
 from support.foreign import writer as foreign_writer
 from support.jobs.quick_jobs import QuickJobs
 from tandem import spec
-from tandem.delta.datafiles.rowgroups.edited import EditedFile
+from tandem.delta.datafiles.edited_files import EditedFile
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import OutcomeUnknown
 from tandem.locks.rules import WHOLE_TABLE, LockRequest, Mode
 from tandem.locks.store import InProcessLocks
-from tandem.operations.clean.clean import clean
+from tandem.operations.clean import clean
 from tandem.operations.kinds import rewrite
 from tandem.operations.machine.events import Effect, Event, Point
 from tandem.operations.model import Table
@@ -43,7 +43,7 @@ from tandem.operations.ports import Ports
 from tandem.operations.registry import import_kinds, table_of
 from tandem.operations.rounds import NoSmallRounds
 from tandem.operations.session import carry_out
-from tandem.operations.session.file_jobs import FileJobs
+from tandem.operations.session.job_control import FileJobs
 from tandem.planning.cleaning import CleaningRules
 from tandem.spark.jobs.edits import EditMaker, WantedEdit
 from tandem.spec.resources import Operation

@@ -12,8 +12,8 @@ from support.jobs import job_files
 from tandem.errors import TandemError
 from tandem.jobs.formats import UpsertJob
 from tandem.jobs.results import JobResult
+from tandem.spark.in_process import HeldControl
 from tandem.spark.jobs import ingest, upsert
-from tandem.spark.launch.in_process import HeldControl
 from tandem.spark.runtime.control import Control, translate
 
 run_ingest, run_upsert = ingest.run, upsert.run

@@ -11,8 +11,7 @@ from pyspark.sql import SparkSession
 
 from support.jobs import quick_jobs
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
-from tandem.spark.jobs import ingest, log_merge, merge, statement, stitch, upsert
-from tandem.spark.jobs.rewrite import job as rewrite
+from tandem.spark.jobs import ingest, log_merge, merge, rewrite, statement, stitch, upsert
 from tandem.spark.runtime import control
 from tandem.spark.runtime.control import Control
 

@@ -36,15 +36,15 @@ from tandem.jobs.formats import (
 )
 from tandem.jobs.results import JobResult, OutputFile
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
-from tandem.mergelog.rows.blocks import converted
+from tandem.mergelog.blocks import converted
 from tandem.rowmap.binary_format import to_bytes
 from tandem.rowmap.rowmap import merge
-from tandem.spark.jobs import block_files, ingest, local_statement, log_merge, stitch
+from tandem.spark.jobs import ingest, local_statement, log_merge, stitch, upsert
+from tandem.spark.jobs.bins import BinResult, rewrite_bin, row_map_of
+from tandem.spark.jobs.copied_bins import decoded
 from tandem.spark.jobs.edits import edit_round, maker_of
 from tandem.spark.jobs.local_statement import in_tasks
-from tandem.spark.jobs.rewrite.bins import BinResult, rewrite_bin, row_map_of
-from tandem.spark.jobs.rewrite.copied import decoded
-from tandem.spark.jobs.rewrite.sorted_bins import sort_bin
+from tandem.spark.jobs.sorted_bins import sort_bin
 from tandem.spark.jobs.statement import serve
 from tandem.spark.runtime import control
 from tandem.spark.runtime.control import Control, job_table_format, output_file, to_file
@@ -145,15 +145,15 @@ class QuickJobs:
         schema = job_table_format(job.blocks).schema
         columns = {
             name: converted(source[name], schema[name])
-            for name in block_files.columns_of(job)
+            for name in upsert.columns_of(job)
             if name in source.column_names
         }
         rows = pa.table(columns).sort_by([(key, "ascending") for key in job.keys])
-        files = block_files.BlockFiles(opened.store, block_files.block_work(opened, job))
+        files = upsert.BlockFiles(opened.store, upsert.block_work(opened, job))
         # Keys that are in two batches, too.
         written = files.write_blocks(rows.to_batches(max_chunksize=3))
         self.hook("written")
-        block_files.publish(opened, block_files.outputs_of(written), written.rows, written.repeated)
+        upsert.publish(opened, upsert.outputs_of(written), written.rows, written.repeated)
         self.hook("published")
 
     def rewrite(self, opened: Control, job: RewriteJob) -> None:

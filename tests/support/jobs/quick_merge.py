@@ -21,7 +21,7 @@ from tandem.jobs.formats import SOURCE_IDS, SOURCE_IS_WHOLE, SOURCE_SCHEMA, Merg
 from tandem.jobs.results import SideFileRef
 from tandem.reconcile.matches import KEPT
 from tandem.spark.runtime.control import Control, to_file
-from tandem.spark.sources import source_pin
+from tandem.spark.sources import readers
 from tandem.statements.merge import Clause, MergeStatement, parse_merge
 from tandem.statements.types import Schema
 
@@ -42,7 +42,7 @@ def merged(opened: Control, job: MergeJob, rows: pa.Table, *, part: bool) -> pa.
 
     Raises: StatementFailed if several source rows match one row, and it matters which.
     """
-    held, _ = source_pin.pinned(opened)
+    held, _ = readers.pinned(opened)
     source = pq.read_table(unquote(urlsplit(job.source_location).path))
     columns = Schema.from_json(opened.spec.table.schema_string)
     statement = parse_merge(job.on, job.clauses, columns, columns)
@@ -58,7 +58,7 @@ def merged(opened: Control, job: MergeJob, rows: pa.Table, *, part: bool) -> pa.
         source_columns = SOURCES if len(hidden) > 1 else ()
         text = _text(statement, rows.schema.names, source_columns, part=part)
         found = engine.sql(text).to_arrow_table()
-    source_pin.check(opened, held)
+    readers.check(opened, held)
     return _once(statement, found.cast(pa.schema([*rows.schema, *hidden])))
 
 

@@ -11,7 +11,7 @@ from tandem.errors import TandemError
 from tandem.index.server.config import read
 from tandem.jobs.formats import INDEX_SERVER_APP
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
-from tandem.spark.jobs.index.server import serve
+from tandem.spark.jobs.index_server import serve
 
 _END_S = 60.0
 

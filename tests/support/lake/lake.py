@@ -45,7 +45,7 @@ from tandem.operations.machine.events import Point
 from tandem.operations.model import Table
 from tandem.operations.ports import Ports, ProcessId, SystemClock, SystemProcesses
 from tandem.operations.rounds import NoSmallRounds
-from tandem.operations.session.file_jobs import FileJobs
+from tandem.operations.session.job_control import FileJobs
 from tandem.operations.session.options import Interceptor, passthrough
 from tandem.spec.resources import LakeTable, Operation
 from tandem.spec.status import OperationResult, OperationStatus, Phase, Reconciled

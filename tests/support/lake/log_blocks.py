@@ -7,7 +7,7 @@ import pyarrow as pa
 from support.lake import rows as model
 from support.lake.rows import Rows
 from tandem import mergelog
-from tandem.mergelog.state.versions import in_order
+from tandem.mergelog.versions import in_order
 
 KEYS = ("id",)
 

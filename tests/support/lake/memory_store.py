@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import BinaryIO, Literal, cast
 
 from tandem.errors import AlreadyExists, ObjectNotFound
-from tandem.storage.files import PublishingWriter, RangeReader
 from tandem.storage.paths import canonical_location, check_folder, resolve
-from tandem.storage.store import ObjectInfo
+from tandem.storage.store import ObjectInfo, PublishingWriter, RangeReader
 
 CallName = Literal[
     "get", "get_range", "head", "list", "put", "put_if_absent", "delete", "open_output"

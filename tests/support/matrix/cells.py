@@ -34,7 +34,7 @@ from tandem.delta.protocol import writes_deletion_vectors
 from tandem.delta.scan import scan
 from tandem.errors import BaseHistoryGap, UnsupportedFeature
 from tandem.mergelog import MergedView
-from tandem.mergelog.state.log_table import MergeLog
+from tandem.mergelog.log_table import MergeLog
 from tandem.operations.machine.events import Point
 from tandem.operations.ports import Ports
 from tandem.spec.status import OperationStatus, Phase

@@ -27,7 +27,7 @@ from support.matrix.rows import (
     updated,
 )
 from tandem.mergelog import LogSettings, LogWriter, ensure_log
-from tandem.mergelog.state.log_table import MergeLog
+from tandem.mergelog.log_table import MergeLog
 from tandem.spec.resources import Operation
 
 

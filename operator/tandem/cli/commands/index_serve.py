@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from tandem.cli.commands.arguments import parsed
 from tandem.cli.commands.target import Target, target
 from tandem.cli.errors import Exit, say
-from tandem.cli.options import parsed
 from tandem.errors import InvalidSpec
 from tandem.index import TableIndex
 from tandem.index.server.access import MIN_TOKEN
-from tandem.index.server.answer_files import AnswerFiles
+from tandem.index.server.calls import AnswerFiles
 from tandem.index.server.coordinator import Coordinator
 from tandem.index.server.executor import ExecutorService
 from tandem.index.server.service import IndexService

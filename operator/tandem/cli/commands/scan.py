@@ -51,7 +51,7 @@ def scan(
         )
     if output is ScanOutput.TABLE and limit is None:
         limit = PREVIEW_ROWS
-    from tandem.delta.calendar import python_values
+    from tandem.delta.partitions import python_values
 
     moment = moment_ms(version, timestamp)
     if moment is not None:
@@ -90,7 +90,7 @@ def _read(
     base: bool,
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Schema and rows. A condition that only Spark evaluates takes seconds to start."""
-    from tandem.mergelog.state.log_table import MergeLog
+    from tandem.mergelog.log_table import MergeLog
     from tandem.mergelog.view import open_view
 
     log = MergeLog(table.log())
@@ -106,7 +106,7 @@ def _read(
         schema, batches = read(columns)
         return schema, iter(batches)
 
-    from tandem.cli.scan_filter import matching, matching_in
+    from tandem.cli.commands.index import matching, matching_in
     from tandem.delta.scan import check_rows, named_columns
     from tandem.index.answers import splits
     from tandem.index.window import Window
@@ -127,7 +127,7 @@ def _by_server(
     table: Target, version: int | None, columns: Sequence[str] | None, where: str
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """As `_read`, of the files that the index chooses which the LakeTable names."""
-    from tandem.cli.scan_filter import matching
+    from tandem.cli.commands.index import matching
     from tandem.delta.scan import column_names
     from tandem.index import Query
     from tandem.index.library import condition
@@ -164,7 +164,7 @@ def _cell(value: Any) -> Any:
 
 
 def _preview(schema: pa.Schema, batches: Iterator[pa.RecordBatch], limit: int) -> None:
-    from tandem.delta.calendar import python_values
+    from tandem.delta.partitions import python_values
 
     rows = list(itertools.chain.from_iterable(python_values(batch) for batch in batches))
     cells = [[_cell(row[name]) for name in schema.names] for row in rows[:limit]]

@@ -9,9 +9,8 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from tandem.cli.commands.arguments import VERSION, on_table
+from tandem.cli.commands.arguments import VERSION, group, on_table, option
 from tandem.cli.errors import Exit, say
-from tandem.cli.options import group, option
 from tandem.cli.output import (
     ByteSize,
     Output,
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
     from tandem.cli.commands.target import Target
     from tandem.delta.log.delta_log import DeltaLog
     from tandem.delta.log.snapshot import Snapshot
-    from tandem.mergelog.state.versions import Block
-    from tandem.operations.clean.clean import CleaningResult
+    from tandem.mergelog.versions import Block
+    from tandem.operations.clean import CleaningResult
     from tandem.planning.cleaning import CleaningRules
 
 table_app = group("Inspect a table.")
@@ -160,9 +159,9 @@ def show(
 
 def _log(table: Target, facts: dict[str, Any]) -> dict[str, Any] | None:
     """The log of a merge-on-read table, as in the status of a LakeTable; None without one."""
+    from tandem.operations.adopt import read_log_status
     from tandem.operations.model import Table
     from tandem.operations.ports import SystemClock
-    from tandem.operations.tables.log_status import read_log_status
     from tandem.spec.status import TableStatus
 
     opened = table.log()
@@ -254,8 +253,8 @@ def clean(
 
     docs/cleaning.md says which they are, and when they go.
     """
-    from tandem.operations.clean.block_log import clean_with_log
-    from tandem.operations.clean.clean import CleaningOptions, rules_for
+    from tandem.operations.clean import CleaningOptions, rules_for
+    from tandem.operations.clean_log import clean_with_log
     from tandem.operations.model import Table
 
     log = target.log()
@@ -351,8 +350,8 @@ def _duration(milliseconds: int) -> str:
 @on_table
 def log_show(table: Target, *, output: OutputOption = Output.TABLE) -> Exit:
     """Show the live blocks of a table's log: instants, sizes, deletes, merged, pending or not."""
-    from tandem.mergelog.state.log_table import MergeLog
-    from tandem.mergelog.state.versions import in_order
+    from tandem.mergelog.log_table import MergeLog
+    from tandem.mergelog.versions import in_order
     from tandem.mergelog.view import MergedView
     from tandem.text import counted
 
@@ -417,7 +416,7 @@ def log_show(table: Target, *, output: OutputOption = Output.TABLE) -> Exit:
 
 def _unfinished_merges(base: DeltaLog) -> dict[str, str]:
     """The resources of log merges that have a plan and no outcome, by the blocks that they read."""
-    from tandem.operations.attempt import garbage, paths, records
+    from tandem.operations import attempt_files, garbage
 
     unfinished = garbage.unfinished(base.store)
     if not unfinished:
@@ -426,8 +425,8 @@ def _unfinished_merges(base: DeltaLog) -> dict[str, str]:
     for pin in garbage.uncommitted(unfinished, base.snapshot()):
         reads = garbage.reads_of_log(base.store, pin)
         if reads is not None:
-            identity = paths.identity(pin.operation_id)
-            known = records.load(base.store, identity, records.OperationRecord)
+            identity = attempt_files.identity(pin.operation_id)
+            known = attempt_files.load(base.store, identity, attempt_files.OperationRecord)
             name = f"{known.kind}/{known.name}" if known else pin.operation_id
             found |= dict.fromkeys(reads.blocks, name)
     return found
@@ -442,7 +441,7 @@ def log_resolve(
 ) -> Exit:
     """Decide about unmerged records after the base table was replaced, or give up (`--discard`)
     those whose blocks are gone."""
-    from tandem.mergelog.state.log_table import MergeLog
+    from tandem.mergelog.log_table import MergeLog
     from tandem.mergelog.upkeep import resolve
     from tandem.text import counted
 

@@ -16,12 +16,15 @@ from tandem.cli.commands.arguments import (
     STORE_OPTIONS,
     TABLE,
     TABLE_FILES,
+    Command,
+    argument,
     names_in,
     opened,
+    option,
+    within,
 )
 from tandem.cli.direct.resources import DirectOperation, Typed, assignments, merge_spec, source
 from tandem.cli.errors import errors_to_exit
-from tandem.cli.options import Command, argument, option, within
 from tandem.cli.output import Output
 from tandem.spec.update import SourceFormat
 

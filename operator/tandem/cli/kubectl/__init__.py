@@ -3,7 +3,7 @@
 Acts as the user, with the user's permissions: never reads a Secret, never connects to etcd, to a
 table's store or (except for logs, health and metrics, through the API server) to a pod.
 
-    main        the entry point
+    main        the entry point; completions
     arguments   kubectl's own options, and names of resources
     access      the API server, as the user, and lists of resources
     commands    commands that read, and those that change a resource
@@ -13,5 +13,4 @@ table's store or (except for logs, health and metrics, through the API server) t
     overview    tables and operations, problems first
     render      what is printed
     complete    the completion binary
-    completion  completions
 """

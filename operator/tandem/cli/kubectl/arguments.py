@@ -14,8 +14,8 @@ from typing import Any, get_type_hints
 
 import typer
 
+from tandem.cli.commands.arguments import Command, own_options, parsed
 from tandem.cli.errors import Exit, errors_to_exit
-from tandem.cli.options import Command, own_options, parsed
 from tandem.errors import InvalidSpec
 
 

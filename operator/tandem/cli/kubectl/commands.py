@@ -42,8 +42,7 @@ from tandem.kube.client.resources import (
     status_of,
 )
 from tandem.remedies import remedy
-from tandem.spec.common import GROUP
-from tandem.spec.labels import RETRY_ANNOTATION
+from tandem.spec.common import GROUP, RETRY_ANNOTATION
 from tandem.spec.status import ENDED, Phase
 
 _WATCH_S = 2.0

@@ -23,8 +23,7 @@ from tandem.kube.client.resources import (
     status_of,
 )
 from tandem.remedies import remedy
-from tandem.spec.common import OPERATIONS
-from tandem.spec.labels import AUTOMATIC_LABEL
+from tandem.spec.common import AUTOMATIC_LABEL, OPERATIONS
 from tandem.spec.status import ENDED, Phase
 
 _UNSEEN_S = 30

@@ -28,8 +28,7 @@ from tandem.kube.client.resources import TABLE_KIND, path, spec_of, status_of
 from tandem.locks.rules import MATRIX, Compatibility
 from tandem.remedies import remedy
 from tandem.spec import Operation, load_all
-from tandem.spec.common import API_VERSION, OPERATIONS, LockMode, Mode
-from tandem.spec.labels import PLAN_LABEL
+from tandem.spec.common import API_VERSION, OPERATIONS, PLAN_LABEL, LockMode, Mode
 from tandem.spec.status import ENDED, LOG_INSTANT, MERGES_LOG, PLANNED_ONLY, WHOLE_LOG, Phase, Plan
 from tandem.storage.paths import LOG_FOLDER
 

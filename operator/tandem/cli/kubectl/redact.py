@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tandem.spark.runtime.session import session_conf
-from tandem.spec.labels import PREFIX
+from tandem.spec.common import PREFIX
 
 REMOVED: Final = "(removed)"
 _HARMLESS = re.compile(

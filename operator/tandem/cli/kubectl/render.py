@@ -15,7 +15,7 @@ from tandem.cli.kubectl.overview import condition_message, milliseconds
 from tandem.cli.output import table_of
 from tandem.json_types import JsonMapping
 from tandem.kube.client.resources import status_of
-from tandem.operations.report.status import duration_in_words
+from tandem.operations.status import duration_in_words
 from tandem.text import counted, human_bytes
 
 _BAR = 20

@@ -33,8 +33,7 @@ from tandem.errors import AccessDenied, InvalidSpec, TandemError
 from tandem.json_types import Json
 from tandem.kube.client.api import ResourcePath
 from tandem.kube.client.resources import status_of
-from tandem.spec.common import GROUP, plural
-from tandem.spec.labels import MANAGED_BY, PREFIX, TABLE_LABEL, label_value
+from tandem.spec.common import GROUP, MANAGED_BY, PREFIX, TABLE_LABEL, label_value, plural
 from tandem.spec.resources import KINDS
 
 _T = TypeVar("_T")

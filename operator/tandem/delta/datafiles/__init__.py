@@ -4,11 +4,14 @@ Depends on a file and a schema only: not on the log or on deletion vectors.
 
     reader           record batches of the table's schema
     writer           files cut at a target size, with statistics
-    conform          converts arrays of a file to the table's types
-    file_errors      types and values of a file that a column cannot hold
+    conform          converts arrays of a file to the table's types; types and values that a column
+                     cannot hold
     times            dates and times as Spark reads them, or an error
     bloom_filters    bloom filters of new files
-    rowgroups        package: row groups that are copied as bytes, and edits of files
+    copyable         whether row groups can be copied: the columns of two files are the same
+    joined_files     writes one file of row groups and columns of others as bytes, and reads it back
+    encoded_columns  new values of rows, and encodes columns of a row group as a file has them
+    edited_files     edits of one file, each a new file
     footer           what a Parquet footer says
     footer_edit      a footer amended, or with row groups at other places
     pages            headers of pages, and their checksums

@@ -19,8 +19,7 @@ from functools import partial
 from typing import Any, BinaryIO, Final
 
 from tandem.delta.datafiles import thrift
-from tandem.storage.files import READ_AHEAD, is_distant, read_at, read_each
-from tandem.storage.store import side_by_side
+from tandem.storage.store import READ_AHEAD, is_distant, read_at, read_each, side_by_side
 
 TYPE, RAW_SIZE, SIZE, CRC = range(1, 5)
 """Fields of a header."""

@@ -17,10 +17,12 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from tandem.delta.datafiles.conform import FieldIndex, conform, nulls
-from tandem.delta.datafiles.file_errors import (
+from tandem.delta.datafiles.conform import (
+    FieldIndex,
     SchemaMismatch,
+    conform,
     missing,
+    nulls,
     require_fit,
     require_whole_micros,
     unreadable,

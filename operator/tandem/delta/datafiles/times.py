@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tandem.delta.datafiles.conform import is_array, plain_list
-from tandem.delta.datafiles.file_errors import SchemaMismatch
+from tandem.delta.datafiles.conform import SchemaMismatch, is_array, plain_list
 from tandem.delta.datafiles.footer_edit import without_int96
 from tandem.delta.datafiles.pages import ColumnPages, damaged_page
 from tandem.errors import UnsupportedFeature

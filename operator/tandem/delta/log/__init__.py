@@ -4,14 +4,12 @@ Reads and writes below `_delta_log` only; never opens a data file.
 
     delta_log         `DeltaLog`: read versions, commit the next one
     load              a snapshot from a checkpoint and the commits after it
-    listing           which commits and checkpoints there are
-    names             names of the objects in `_delta_log`
+    listing           which commits and checkpoints there are, and names of the objects in
+                      `_delta_log`
     codec             the JSON text of commits and actions
-    commit            the `commitInfo` of our commits, and the `remove` of a live file
-    replay            replay as a pure fold
-    files             the live files as an Arrow table
-    snapshot          the state of a table at a version
+    files             the live files as an Arrow table; replay as a pure fold
+    snapshot          the state of a table at a version; the `commitInfo` of our commits, and the
+                      `remove` of a live file
     checkpoint        reads checkpoints
-    checkpoint_write  classic V1 checkpoints
-    maintenance       checkpoint and clean-up after a commit
+    maintenance       checkpoint (classic V1) and clean-up after a commit
 """

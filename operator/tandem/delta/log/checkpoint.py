@@ -17,12 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tandem.delta.actions import Action, AddFile, RemoveFile
-from tandem.delta.calendar import python_values
 from tandem.delta.datafiles.times import ExactParquetFile
-from tandem.delta.log import codec, files, names
+from tandem.delta.log import codec, files, listing
+from tandem.delta.log.files import EMPTY_REPLAY, Replay, fold_actions
 from tandem.delta.log.listing import Checkpoint
-from tandem.delta.log.replay import EMPTY, Replay, fold_actions
-from tandem.delta.partitions import exact_json_value, partition_texts, to_json_value
+from tandem.delta.partitions import exact_json_value, partition_texts, python_values, to_json_value
 from tandem.errors import CorruptLog, ObjectNotFound
 from tandem.json_types import Json
 from tandem.storage.store import Store, side_by_side
@@ -207,7 +206,7 @@ def read(store: Store, checkpoint: Checkpoint, *, parallel: int = 1) -> Checkpoi
     for sidecar in opened(store, sidecars, parallel):
         with sidecar as file:
             tables.extend(_read_adds(file))
-    state = fold_actions(EMPTY, actions)
+    state = fold_actions(EMPTY_REPLAY, actions)
     if state.protocol is None or state.metadata is None:
         raise corrupt(
             checkpoint.files[0].path,
@@ -440,6 +439,6 @@ def _read_json_top(store: Store, path: str) -> tuple[list[Action], list[AddFile]
 
 def _sidecar(body: Json) -> _Sidecar:
     # Sidecars are always in the table's own folder; some writers log more than the name.
-    path = f"{names.SIDECARS}/{unquote(str(body['path'])).rsplit('/', 1)[-1]}"
+    path = f"{listing.SIDECARS}/{unquote(str(body['path'])).rsplit('/', 1)[-1]}"
     size = body.get("sizeInBytes")
     return path, size if isinstance(size, int) and size >= 0 else None

@@ -13,7 +13,8 @@ from types import MappingProxyType
 
 from tandem.delta import protocol
 from tandem.delta.actions import Action, Commit, CommitInfo
-from tandem.delta.log import codec, names
+from tandem.delta.log import codec
+from tandem.delta.log import listing as listing_
 from tandem.delta.log.listing import Listing
 from tandem.delta.log.load import SnapshotLoader, position_of
 from tandem.delta.log.snapshot import LogPosition, Snapshot, in_commit_timestamps
@@ -299,7 +300,7 @@ class DeltaLog:
 
     def commit(self, version: int) -> Commit | None:
         """One version's commit, None if there is no such file."""
-        path = names.commit_path(version)
+        path = listing_.commit_path(version)
         data: list[bytes] = []
         meta: list[ObjectInfo] = []
         try:
@@ -345,7 +346,7 @@ class DeltaLog:
             OutcomeUnknown: the answer was lost and there is no such object *yet*; the put may
                 still arrive, so call again with the same token, or look with `is_ours`.
         """
-        path = names.commit_path(version)
+        path = listing_.commit_path(version)
         try:
             self._publish(path, _with_token(actions, token))
         except AlreadyExists:
@@ -386,7 +387,7 @@ class DeltaLog:
         Raises: OutcomeUnknown, and as `snapshot()`.
         """
         version = snapshot.version + 1
-        path = names.commit_path(version)
+        path = listing_.commit_path(version)
         content = _with_token(actions, token)
         if known is not None:
             known[version] = content
@@ -406,7 +407,7 @@ class DeltaLog:
     ) -> Snapshot | None:
         """What `commit_after` returns once there is a commit of the version."""
         version = snapshot.version + 1
-        path = names.commit_path(version)
+        path = listing_.commit_path(version)
         contents: list[bytes | None] = []
         listings: list[Listing] = []
 
@@ -451,20 +452,20 @@ class DeltaLog:
             return None
 
     def _token_of(self, version: int) -> str:
-        path = names.commit_path(version)
+        path = listing_.commit_path(version)
         info = self._decoded(version, self._store.get(path)).info
         return info.txn_id if info else ""
 
     def _decoded(self, version: int, data: bytes) -> Commit:
         """Without its time."""
-        path = names.commit_path(version)
+        path = listing_.commit_path(version)
         return codec.decode_commit(version, data, path=path, modified_ms=0)
 
     def _gap(self, first: int, missing: int) -> LogGap:
         return LogGap(
             f"version {missing} is no longer in the log",
             resource=self._store.location,
-            field=names.commit_path(missing),
+            field=listing_.commit_path(missing),
             found=f"commits from version {missing + 1}",
             expected=f"every commit from version {first}",
             remedy="Log clean-up removed it; a longer delta.logRetentionDuration keeps more",

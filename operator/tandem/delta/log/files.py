@@ -2,22 +2,93 @@
 
 A million files are a dozen Arrow buffers, not a million Python objects: only rows that a caller
 asks for become `AddFile`s. `path` is `AddFile.logged_path`. No I/O here.
+
+Replay of the log is a small pure fold (protocol, "Action Reconciliation"). The newest reference
+wins for each logical file, that is each (logged path, deletion vector id). A remove stays in
+`files` as a tombstone: it hides what a checkpoint below still lists.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tandem.delta.actions import AddFile
+from tandem.delta.actions import (
+    Action,
+    AddFile,
+    Commit,
+    DomainMetadata,
+    Metadata,
+    Protocol,
+    RemoveFile,
+    Txn,
+)
 from tandem.delta.log.codec import decode_deletion_vector, encode_deletion_vector
-from tandem.delta.log.replay import FileKey
 from tandem.storage.paths import path_identity
+
+FileKey = tuple[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """The state after a sequence of actions.
+
+    `files` holds the newest reference to every logical file of the sequence, and `domains` the
+    newest action of every domain. Both include removed ones, which hide entries of an older
+    checkpoint; readers drop those.
+    """
+
+    protocol: Protocol | None = None
+    metadata: Metadata | None = None
+    txns: Mapping[str, Txn] = field(default_factory=dict)
+    domains: Mapping[str, DomainMetadata] = field(default_factory=dict)
+    files: Mapping[FileKey, AddFile | RemoveFile] = field(default_factory=dict)
+
+    @property
+    def live(self) -> dict[FileKey, AddFile]:
+        return {k: a for k, a in self.files.items() if isinstance(a, AddFile)}
+
+    @property
+    def live_domains(self) -> dict[str, DomainMetadata]:
+        return {k: d for k, d in self.domains.items() if not d.removed}
+
+
+EMPTY_REPLAY = Replay()
+
+
+def fold(start: Replay, commits: Iterable[Commit]) -> Replay:
+    """`start` followed by the commits, oldest first."""
+    return fold_actions(start, (action for commit in commits for action in commit.actions))
+
+
+def fold_actions(start: Replay, actions: Iterable[Action]) -> Replay:
+    """`start` followed by the actions, oldest first."""
+    protocol, metadata = start.protocol, start.metadata
+    txns, domains, files = dict(start.txns), dict(start.domains), dict(start.files)
+    for action in actions:
+        match action:
+            case AddFile() | RemoveFile():
+                # Re-inserted, so that the order of keys is the order of the newest references.
+                files.pop(action.key, None)
+                files[action.key] = action
+            case Txn():
+                txns[action.app_id] = action
+            case DomainMetadata():
+                domains[action.domain] = action
+            case Metadata():
+                metadata = action
+            case Protocol():
+                protocol = action
+            case _:
+                pass  # commitInfo: provenance, no part of the state
+    return Replay(protocol, metadata, txns, domains, files)
+
 
 STRINGS = pa.map_(pa.string(), pa.string())
 
@@ -84,8 +155,8 @@ def from_adds(adds: Sequence[AddFile]) -> pa.Table:
         ],
         "extra": [json.dumps(r, separators=(",", ":")) if r else None for r in rest],
     }
-    for name, (field, _) in EXTRA_COLUMNS.items():
-        columns[name] = [a.extra.get(field) for a in adds]
+    for name, (key, _) in EXTRA_COLUMNS.items():
+        columns[name] = [a.extra.get(key) for a in adds]
     return pa.table([_array(columns[f.name], f.type) for f in SCHEMA], schema=SCHEMA)
 
 
@@ -104,9 +175,9 @@ def to_adds(table: pa.Table, *, batch: int = 4096) -> Iterator[AddFile]:
 
 def _to_add(row: dict[str, Any]) -> AddFile:
     extra: dict[str, Any] = json.loads(row["extra"]) if row["extra"] else {}
-    for name, (field, _) in EXTRA_COLUMNS.items():
+    for name, (key, _) in EXTRA_COLUMNS.items():
         if row[name] is not None:
-            extra[field] = row[name]
+            extra[key] = row[name]
     dv = row["deletion_vector"]
     return AddFile(
         logged_path=row["path"],

@@ -1,19 +1,85 @@
 """Lists `_delta_log`: commits and complete checkpoints, and the `_last_checkpoint` hint.
 
-A bad hint (absent, truncated, stale, or of a checkpoint that is gone) only costs a longer
-listing.
+A bad hint (absent, truncated, stale, or of a checkpoint that is gone) only costs a longer listing.
+
+Names of the objects in `_delta_log` are pure text (protocol, "File Types" and "Checkpoint Naming
+Scheme"). Version numbers are zero-padded to 20 digits, so the lexicographic order of a listing is
+the order of versions.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
-from tandem.delta.log import names
-from tandem.delta.log.names import LogFileKind
 from tandem.errors import ObjectNotFound
 from tandem.storage.store import ObjectInfo, Store
+
+LOG = "_delta_log"
+LAST_CHECKPOINT = f"{LOG}/_last_checkpoint"
+SIDECARS = f"{LOG}/_sidecars"
+
+_COMMIT = re.compile(r"(\d{20})\.json")
+_CHECKSUM = re.compile(r"(\d{20})\.crc")
+_COMPACTED = re.compile(r"(\d{20})\.(\d{20})\.compacted\.json")
+_CLASSIC = re.compile(r"(\d{20})\.checkpoint\.parquet")
+_PART = re.compile(r"(\d{20})\.checkpoint\.(\d{10})\.(\d{10})\.parquet")
+_V2 = re.compile(r"(\d{20})\.checkpoint\.([0-9A-Fa-f-]{36})\.(json|parquet)")
+
+
+class LogFileKind(StrEnum):
+    COMMIT = "commit"
+    CHECKSUM = "checksum"
+    COMPACTED = "compacted"
+    CLASSIC = "classic checkpoint"
+    PART = "part of a checkpoint"
+    V2 = "V2 checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """A parsed name. `part` and `parts` are set for parts of a multi-part checkpoint (from 1); for
+    a compacted file `version` is its first and `end` its last version."""
+
+    kind: LogFileKind
+    version: int
+    part: int = 0
+    parts: int = 0
+    end: int = 0
+
+
+def parse(name: str) -> LogFile | None:
+    """Parse a file name within `_delta_log`; None if it is not one of the log's."""
+    if match := _COMMIT.fullmatch(name):
+        return LogFile(LogFileKind.COMMIT, int(match[1]))
+    if match := _CLASSIC.fullmatch(name):
+        return LogFile(LogFileKind.CLASSIC, int(match[1]))
+    if match := _PART.fullmatch(name):
+        return LogFile(LogFileKind.PART, int(match[1]), int(match[2]), int(match[3]))
+    if match := _V2.fullmatch(name):
+        return LogFile(LogFileKind.V2, int(match[1]))
+    if match := _COMPACTED.fullmatch(name):
+        return LogFile(LogFileKind.COMPACTED, int(match[1]), end=int(match[2]))
+    if match := _CHECKSUM.fullmatch(name):
+        return LogFile(LogFileKind.CHECKSUM, int(match[1]))
+    return None
+
+
+def commit_path(version: int) -> str:
+    return f"{LOG}/{version:020d}.json"
+
+
+def checkpoint_path(version: int) -> str:
+    return f"{LOG}/{version:020d}.checkpoint.parquet"
+
+
+def listing_start(version: int) -> str:
+    """A path that sorts just before every object of `version`."""
+    return f"{LOG}/{version:020d}"
+
 
 _HINT_BYTES = 1 << 20
 """Of a hint that is read: other writers add the schema of the checkpoint, or its sidecars."""
@@ -72,14 +138,14 @@ def read_log(store: Store, start: int = 0) -> Listing:
     commits: dict[int, ObjectInfo] = {}
     checkpoints: list[Checkpoint] = []
     parts: dict[tuple[int, int], dict[int, ObjectInfo]] = {}
-    skip = len(names.LOG) + 1
-    after = names.listing_start(start) if start else ""
+    skip = len(LOG) + 1
+    after = listing_start(start) if start else ""
     try:
-        for meta in store.list(names.LOG, start_after=after):
+        for meta in store.list(LOG, start_after=after):
             name = meta.path[skip:]
             if name[:1] > "9":
                 break  # `_last_checkpoint`, `_sidecars/…`: objects with a version sort before these
-            file = names.parse(name)
+            file = parse(name)
             if file is None:
                 continue
             if file.kind is LogFileKind.COMMIT:
@@ -102,7 +168,7 @@ def read_log(store: Store, start: int = 0) -> Listing:
 def read_hint(store: Store) -> int | None:
     """The version in `_last_checkpoint`, None if the file is absent, invalid or huge."""
     try:
-        text = store.get_range(names.LAST_CHECKPOINT, 0, _HINT_BYTES + 1)
+        text = store.get_range(LAST_CHECKPOINT, 0, _HINT_BYTES + 1)
         if len(text) > _HINT_BYTES:
             return None
         body = json.loads(text)

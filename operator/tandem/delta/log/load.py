@@ -12,10 +12,11 @@ from types import MappingProxyType
 
 from tandem.delta.actions import Commit, CommitInfo
 from tandem.delta.log import checkpoint as checkpoint_read
-from tandem.delta.log import codec, names
+from tandem.delta.log import codec
 from tandem.delta.log import files as files_
+from tandem.delta.log import listing as listing_
+from tandem.delta.log.files import EMPTY_REPLAY, fold
 from tandem.delta.log.listing import Checkpoint, Listing, read_hint, read_log
-from tandem.delta.log.replay import EMPTY, fold
 from tandem.delta.log.snapshot import LogPosition, Snapshot, in_commit_timestamps
 from tandem.errors import CorruptLog, ObjectNotFound, TableNotFound, VersionNotFound
 from tandem.storage.store import ObjectInfo, Store, side_by_side
@@ -57,7 +58,7 @@ class SnapshotLoader:
             raise TableNotFound(
                 "there is no Delta table",
                 resource=self._store.location,
-                found=f"no commit and no checkpoint in {names.LOG}",
+                found=f"no commit and no checkpoint in {listing_.LOG}",
                 expected="a Delta log",
                 remedy="Check the location",
             )
@@ -103,7 +104,7 @@ class SnapshotLoader:
         raise CorruptLog(
             f"version {target} cannot be rebuilt: a commit is missing",
             resource=self._store.location,
-            field=names.commit_path(missing or 0),
+            field=listing_.commit_path(missing or 0),
             found="no such object",
             expected="every version after the last checkpoint",
             remedy="Restore the missing file, or read another version",
@@ -111,7 +112,7 @@ class SnapshotLoader:
 
     def _from_commits(self, listing: Listing, target: int) -> Snapshot:
         commits = self.read([listing.commits[v] for v in range(target + 1)])
-        state = fold(EMPTY, commits)
+        state = fold(EMPTY_REPLAY, commits)
         for found, kind in ((state.protocol, "protocol"), (state.metadata, "metaData")):
             if found is None:
                 raise CorruptLog(
@@ -210,7 +211,7 @@ class SnapshotLoader:
         return found
 
     def _read_one(self, meta: ObjectInfo, known: Mapping[int, bytes]) -> Commit:
-        file = names.parse(meta.path.rsplit("/", 1)[-1])
+        file = listing_.parse(meta.path.rsplit("/", 1)[-1])
         assert file is not None  # only listed commits come here
         data = known.get(file.version)
         if data is None or len(data) != meta.size:  # it is another commit, of a replaced log

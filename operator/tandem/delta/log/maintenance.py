@@ -1,27 +1,277 @@
 """The maintenance that table properties require after a commit: a checkpoint, and log clean-up.
 
-A failure does not affect the commit: it becomes a line of the report. A checkpoint
-is due when `delta.checkpointInterval` commits, of any writer, follow the last one: with several
-writers, no single one may commit a version that is a multiple of the interval.
+A failure does not affect the commit: it becomes a line of the report. A checkpoint is due when
+`delta.checkpointInterval` commits, of any writer, follow the last one: with several writers, no
+single one may commit a version that is a multiple of the interval.
+
+Checkpoints are classic V1 ones (protocol, "Checkpoints"; why our own: decision 0002): one Parquet
+file with a row for each action. The file actions go from the snapshot's columns to the file without
+becoming Python objects.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
+from tandem.delta.actions import Metadata, Protocol, RemoveFile
 from tandem.delta.log import checkpoint as checkpoint_read
-from tandem.delta.log import names
-from tandem.delta.log.checkpoint_write import unsupported_reason, write_checkpoint
+from tandem.delta.log import codec, files, listing
 from tandem.delta.log.delta_log import DeltaLog, monotonic_timestamps
-from tandem.delta.log.listing import Checkpoint, Listing, read_hint, read_log
-from tandem.delta.log.names import LogFileKind
+from tandem.delta.log.files import FileKey, Replay, fold
+from tandem.delta.log.listing import Checkpoint, Listing, LogFileKind, read_hint, read_log
 from tandem.delta.log.snapshot import Snapshot
-from tandem.delta.properties import checkpoint_interval, cleans_log, log_retention_ms
+from tandem.delta.properties import (
+    checkpoint_interval,
+    cleans_log,
+    flag,
+    log_retention_ms,
+    tombstone_retention_ms,
+)
+from tandem.delta.protocol import FEATURES, writer_features
 from tandem.errors import CorruptLog, TandemError
+from tandem.json_types import Json
 from tandem.storage.store import ObjectInfo, Store
+
+_TXN = pa.struct([("appId", pa.string()), ("version", pa.int64()), ("lastUpdated", pa.int64())])
+_ADD = pa.struct(
+    [
+        ("path", pa.string()),
+        ("partitionValues", files.STRINGS),
+        ("size", pa.int64()),
+        ("modificationTime", pa.int64()),
+        ("dataChange", pa.bool_()),
+        ("stats", pa.string()),
+        ("tags", files.STRINGS),
+        ("deletionVector", files.DELETION_VECTOR),
+        ("baseRowId", pa.int64()),
+        ("defaultRowCommitVersion", pa.int64()),
+        ("clusteringProvider", pa.string()),
+    ]
+)
+_REMOVE = pa.struct(
+    [
+        ("path", pa.string()),
+        ("deletionTimestamp", pa.int64()),
+        ("dataChange", pa.bool_()),
+        ("extendedFileMetadata", pa.bool_()),
+        ("partitionValues", files.STRINGS),
+        ("size", pa.int64()),
+        ("deletionVector", files.DELETION_VECTOR),
+        ("baseRowId", pa.int64()),
+        ("defaultRowCommitVersion", pa.int64()),
+    ]
+)
+_METADATA = pa.struct(
+    [
+        ("id", pa.string()),
+        ("name", pa.string()),
+        ("description", pa.string()),
+        ("format", pa.struct([("provider", pa.string()), ("options", files.STRINGS)])),
+        ("schemaString", pa.string()),
+        ("partitionColumns", pa.list_(pa.string())),
+        ("createdTime", pa.int64()),
+        ("configuration", files.STRINGS),
+    ]
+)
+_PROTOCOL = pa.struct(
+    [
+        ("minReaderVersion", pa.int32()),
+        ("minWriterVersion", pa.int32()),
+        ("readerFeatures", pa.list_(pa.string())),
+        ("writerFeatures", pa.list_(pa.string())),
+    ]
+)
+_DOMAIN = pa.struct(
+    [("domain", pa.string()), ("configuration", pa.string()), ("removed", pa.bool_())]
+)
+SCHEMA = pa.schema(
+    [
+        ("txn", _TXN),
+        ("add", _ADD),
+        ("remove", _REMOVE),
+        ("metaData", _METADATA),
+        ("protocol", _PROTOCOL),
+        ("domainMetadata", _DOMAIN),
+    ]
+)
+_ADD_SOURCES = {
+    "path": "path",
+    "partitionValues": "partition_values",
+    "size": "size",
+    "modificationTime": "modified_ms",
+    "dataChange": "data_change",
+    "stats": "stats",
+    "tags": "tags",
+    "deletionVector": "deletion_vector",
+    **{field: name for name, (field, _) in files.EXTRA_COLUMNS.items()},
+}
+_BATCH = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenCheckpoint:
+    """A checkpoint that was written: `actions` rows, `size` in bytes."""
+
+    version: int
+    path: str
+    actions: int
+    adds: int
+    size: int
+
+
+def unsupported_reason(protocol: Protocol, metadata: Metadata) -> str | None:
+    """Why we do not write checkpoints of this table, None if we do. Others still can."""
+    unknown = sorted(writer_features(protocol) - FEATURES.keys())
+    if unknown:
+        return f"unknown table features {', '.join(unknown)} may add actions to keep"
+    if protocol.min_reader > 3 or protocol.min_writer > 7:
+        return "the protocol is newer than we know"
+    if "checkpointProtection" in protocol.writer_features:
+        return "checkpointProtection guards this table's checkpoints"
+    if flag(metadata.configuration, "delta.checkpoint.writeStatsAsStruct", default=False):
+        return "delta.checkpoint.writeStatsAsStruct asks for statistics as columns"
+    if not flag(metadata.configuration, "delta.checkpoint.writeStatsAsJson", default=True):
+        return "delta.checkpoint.writeStatsAsJson forbids statistics as text"
+    return None
+
+
+def write_checkpoint(log: DeltaLog, snapshot: Snapshot, *, now_ms: int) -> WrittenCheckpoint:
+    """Write the classic checkpoint of `snapshot.version` and point `_last_checkpoint` to it.
+
+    Tombstones are kept until `delta.deletedFileRetentionDuration` after `now_ms` (Unix ms).
+    The hint is only moved once the file's footer has been read back, and never backwards.
+    Raises: ValueError (a property is invalid), CorruptLog, LogGap, StorageError.
+    """
+    store = log.store
+    oldest = now_ms - tombstone_retention_ms(snapshot.configuration)
+    removes = [r for r in _tombstones(log, snapshot) if (r.deletion_ms or 0) > oldest]
+    path = listing.checkpoint_path(snapshot.version)
+    rows = 0
+    with (
+        store.open_output(path) as sink,
+        pq.ParquetWriter(sink, SCHEMA, compression="snappy") as writer,
+    ):
+        for batch in _batches(snapshot, removes):
+            writer.write_batch(batch)
+            rows += batch.num_rows
+    size = _check(store, path, rows)
+    written = WrittenCheckpoint(snapshot.version, path, rows, snapshot.num_files, size)
+    if (read_hint(store) or -1) < snapshot.version:
+        store.put(listing.LAST_CHECKPOINT, json.dumps(_hint(written)).encode())
+    return written
+
+
+def _hint(written: WrittenCheckpoint) -> Json:
+    return {
+        "version": written.version,
+        "size": written.actions,
+        "sizeInBytes": written.size,
+        "numOfAddFiles": written.adds,
+    }
+
+
+def _check(store: Store, path: str, rows: int) -> int:
+    """The size of the file, after reading its footer back."""
+    with store.open_input(path) as source:
+        try:
+            size = source.seek(0, 2)
+            found = pq.ParquetFile(source).metadata.num_rows
+        except (pa.ArrowException, OSError) as error:
+            found = f"{type(error).__name__}: {error}"
+    if found != rows:
+        store.delete([path])
+        raise CorruptLog(
+            "the checkpoint that was just written cannot be read back, and was removed",
+            resource=path,
+            found=found,
+            expected=f"{rows} rows",
+            remedy="No data is lost: all commits exist. Check the store",
+        )
+    return size
+
+
+def _tombstones(log: DeltaLog, snapshot: Snapshot) -> Iterator[RemoveFile]:
+    """The tombstones at the snapshot's version: those of the newest checkpoint that can be read,
+    then those of the commits since."""
+    listing = read_log(log.store)
+    usable = [c for c in listing.checkpoints if c.version <= snapshot.version]
+    base, known = -1, dict[FileKey, RemoveFile]()
+    for checkpoint in reversed(usable):
+        try:
+            removes = checkpoint_read.read_removes(
+                log.store, checkpoint, parallel=log.parallel_reads
+            )
+            known = {r.key: r for r in removes}
+        except CorruptLog:
+            continue
+        base = checkpoint.version
+        break
+    commits = log.commits(base + 1, snapshot.version)
+    # Sorted, so that two writers of one checkpoint write the same.
+    for _, action in sorted(
+        fold(Replay(files=known), commits).files.items(), key=lambda item: str(item[0])
+    ):
+        if isinstance(action, RemoveFile):
+            yield action
+
+
+def _batches(snapshot: Snapshot, removes: list[RemoveFile]) -> Iterator[pa.RecordBatch]:
+    protocol = codec.encode_action(snapshot.protocol)["protocol"]
+    metadata = codec.encode_action(snapshot.metadata)["metaData"]
+    yield _batch("protocol", _rows([protocol], _PROTOCOL))
+    yield _batch("metaData", _rows([metadata], _METADATA))
+    txns = [codec.encode_action(snapshot.txns[k])["txn"] for k in sorted(snapshot.txns)]
+    if txns:
+        yield _batch("txn", _rows(txns, _TXN))
+    domains = [snapshot.domains[k] for k in sorted(snapshot.domains)]
+    if domains:
+        bodies = [codec.encode_action(d)["domainMetadata"] for d in domains]
+        yield _batch("domainMetadata", _rows(bodies, _DOMAIN))
+    for start in range(0, len(removes), _BATCH):
+        yield _batch("remove", _rows(map(_remove, removes[start : start + _BATCH]), _REMOVE))
+    for piece in snapshot.files.to_batches(max_chunksize=_BATCH):
+        columns = [piece.column(_ADD_SOURCES[f.name]) for f in _ADD]
+        columns[_ADD.get_field_index("path")] = files.logged_paths(piece)
+        # What a checkpoint says of a file changes no data.
+        columns[_ADD.get_field_index("dataChange")] = pc.fill_null(
+            pa.nulls(piece.num_rows, pa.bool_()), False
+        )
+        yield _batch("add", pa.StructArray.from_arrays(columns, fields=list(_ADD)))
+
+
+def _remove(action: RemoveFile) -> Json:
+    body = codec.encode_action(action)["remove"]
+    return {k: v for k, v in body.items() if k not in ("stats", "tags")} | {"dataChange": False}
+
+
+def _rows(bodies: Iterable[Json], type_: pa.StructType) -> pa.Array:
+    return pa.array([_known(body, type_) for body in bodies], type_)
+
+
+def _known(body: Any, type_: pa.DataType) -> Any:
+    """The fields that the checkpoint's schema has, with maps in the form that Arrow expects."""
+    if body is None:
+        return None
+    if pa.types.is_map(type_):
+        return list(body.items())
+    if pa.types.is_struct(type_):
+        return {f.name: _known(body.get(f.name), f.type) for f in type_}
+    return body
+
+
+def _batch(kind: str, values: pa.Array) -> pa.RecordBatch:
+    columns = [
+        values if field.name == kind else pa.nulls(len(values), field.type) for field in SCHEMA
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
 
 # Removing expired parts of the log (protocol, "Metadata Cleanup").
 #
@@ -112,8 +362,8 @@ def _expired(store: Store, keep_from: int, cutoff_ms: int) -> Iterator[ObjectInf
     commits: list[ObjectInfo] = []
     beside: list[ObjectInfo] = []
     checkpoints: list[ObjectInfo] = []
-    for meta in store.list(names.LOG):
-        file = names.parse(meta.path.rsplit("/", 1)[-1])
+    for meta in store.list(listing.LOG):
+        file = listing.parse(meta.path.rsplit("/", 1)[-1])
         if file is None or meta.path.count("/") != 1:
             continue
         compacted = file.kind is LogFileKind.COMPACTED and file.version <= keep_from
@@ -139,7 +389,7 @@ def _orphaned_sidecars(store: Store, now_ms: int) -> Iterator[str]:
     read."""
     limit = now_ms - _DAY_MS
     limit -= limit % _DAY_MS
-    old: list[ObjectInfo] = [m for m in store.list(names.SIDECARS) if m.modified_ms < limit]
+    old: list[ObjectInfo] = [m for m in store.list(listing.SIDECARS) if m.modified_ms < limit]
     if not old:
         return
     used: set[str] = set()

@@ -30,7 +30,7 @@ from tandem.index.facts.row_groups import (
     reads_as,
 )
 from tandem.pruning.bounds import ColumnBounds, RangeComparison, SortedKeys, comparable_constant
-from tandem.pruning.times import micros
+from tandem.pruning.scope import micros
 from tandem.statements import tree
 from tandem.statements.tree import Expr
 from tandem.statements.types import SqlType

@@ -18,8 +18,7 @@ from tandem.distinct import BoolArray, IntArray
 from tandem.index.facts.bloom_filters import FilteredBounds, LoadFilters, Probe, equalities
 from tandem.index.facts.row_groups import FileFacts, group_column
 from tandem.pruning.bounds import ColumnBounds, HeldBounds
-from tandem.pruning.files import FileBounds
-from tandem.pruning.predicate import columns_of, may_match, must_match
+from tandem.pruning.predicate import FileBounds, columns_of, may_match, must_match
 from tandem.statements.tree import Expr
 from tandem.statements.types import SqlType
 

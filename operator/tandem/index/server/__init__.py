@@ -4,11 +4,10 @@ A caller names a table, never a location. The service reads logs and footers, ne
 what the log leaves open is the caller's to read, with its own credentials.
 
     messages      questions and answers on the wire
-    calls         the body of a call, and an answer
+    calls         the body of a call, and an answer; large ones in files, until they are fetched
     service       answers questions, without a network
-    answer_files  large answers in files, until they are fetched
     access        who may ask
-    config        what the operator asks the program of a server to serve
+    config        what the operator asks the program of a server to serve, as its arguments
     transport     Arrow Flight: the only module that knows it
     client        server, then the caller's own process, then every file
 
@@ -19,8 +18,7 @@ narrowing, never a row (decision 0163).
     coordinator        knows which executor holds which shard, and asks all at once
     assignment         which executor holds which shard
     shards             which shard a segment belongs to
-    registry           the executors that live, and how they are reached
     executor           narrows files of its shards
     executor_messages  what coordinator and executors say to each other
-    registration       how executors come and go
+    registration       how executors come and go: those that live, and how they are reached
 """

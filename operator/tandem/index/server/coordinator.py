@@ -36,7 +36,7 @@ from tandem.index.server.executor_messages import (
     believed,
 )
 from tandem.index.server.messages import MAX_ITEMS, VersionOf
-from tandem.index.server.registry import LEFT_OUT_S, ReachedExecutor, Registry
+from tandem.index.server.registration import LEFT_OUT_S, ReachedExecutor, Registry
 from tandem.index.server.shards import SHARD_SIZE, TableShards
 from tandem.index.window import Chosen, Head, View
 from tandem.statements.tree import Expr

@@ -24,8 +24,7 @@ from tandem.index.facts.cache import LIMIT, FactsCache
 from tandem.index.facts.files import FactsListing
 from tandem.index.library import condition
 from tandem.index.narrowing import GroupMatches, narrowed, together
-from tandem.index.server.answer_files import AnswerFiles
-from tandem.index.server.calls import Answer, Background, no_such_call, parsed
+from tandem.index.server.calls import Answer, AnswerFiles, Background, no_such_call, parsed
 from tandem.index.server.executor_messages import (
     MAX_REPLY_BYTES,
     ExecutorCall,

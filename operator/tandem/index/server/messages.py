@@ -25,7 +25,7 @@ from tandem.index.answers import Cut, PathRange, Portions, Splits
 from tandem.index.library import LONGEST_STALE_S, Query
 from tandem.index.window import Head
 from tandem.text import clean
-from tandem.timeline.holds import LONGEST_S
+from tandem.timeline.names import LONGEST_S
 
 MAX_REQUEST_BYTES = 1 << 20
 MAX_WHERE = 64 * 1024

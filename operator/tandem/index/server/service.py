@@ -21,8 +21,14 @@ from tandem.errors import InvalidSpec, ReferenceNotFound, StorageError, closest_
 from tandem.index import answers
 from tandem.index.answers import Scope
 from tandem.index.library import Query, TableIndex, condition, scope
-from tandem.index.server.answer_files import AnswerFiles
-from tandem.index.server.calls import Answer, Background, no_such_call, parsed, table_of
+from tandem.index.server.calls import (
+    Answer,
+    AnswerFiles,
+    Background,
+    no_such_call,
+    parsed,
+    table_of,
+)
 from tandem.index.server.coordinator import Coordinator
 from tandem.index.server.messages import (
     MAX_REQUEST_BYTES,

@@ -21,11 +21,11 @@ import structlog
 
 from tandem.errors import AccessDenied, InvalidSpec, TandemError, Unreachable
 from tandem.index.server.access import CallerCheck, SharedToken, Unchecked
-from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.calls import (
     MAX_CALLS,
     MAX_STREAMS,
     Answer,
+    AnswerFiles,
     CallerTurns,
     described,
     raised,

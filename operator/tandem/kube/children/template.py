@@ -29,7 +29,7 @@ for _name in (
     "tandem.spark.jobs.ingest",
     "tandem.spark.jobs.log_merge",
     "tandem.spark.jobs.merge",
-    "tandem.spark.jobs.rewrite.job",
+    "tandem.spark.jobs.rewrite",
     "tandem.spark.jobs.statement",
     "tandem.spark.jobs.stitch",
     "tandem.spark.jobs.upsert",

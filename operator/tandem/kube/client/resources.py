@@ -11,8 +11,16 @@ from sys import intern
 from typing import Any, Final
 
 from tandem.kube.client.api import ResourcePath
-from tandem.spec.common import GROUP, OPERATIONS, VERSION, ResourceKey, plural
-from tandem.spec.labels import PLAN_LABEL, PREFIX, RETRY_ANNOTATION
+from tandem.spec.common import (
+    GROUP,
+    OPERATIONS,
+    PLAN_LABEL,
+    PREFIX,
+    RETRY_ANNOTATION,
+    VERSION,
+    ResourceKey,
+    plural,
+)
 from tandem.spec.resources import LakeTable
 from tandem.spec.status import ENDED, Phase
 

@@ -20,17 +20,22 @@ from tandem.kube.controllers.table_children import Children, DecisionOutcome, se
 from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.tables.context import AutoCompactionState, TableContext
 from tandem.mergelog import upkeep
-from tandem.mergelog.state.versions import LogFacts
-from tandem.operations.tables.auto_compaction import (
+from tandem.mergelog.versions import LogFacts
+from tandem.operations.adopt import is_automatic, log_status, next_log_action
+from tandem.operations.auto_compaction import (
     decide_drop,
     next_compaction,
     next_drop,
     rows_ms,
 )
-from tandem.operations.tables.log_status import is_automatic, log_status, next_log_action
-from tandem.planning.auto.child_compactions import LOG_LINES, RETENTION_LINE, TableId
 from tandem.planning.auto.decide import decide
-from tandem.planning.auto.facts import AutoCompactionDecision, ChildState
+from tandem.planning.auto.facts import (
+    LOG_LINES,
+    RETENTION_LINE,
+    AutoCompactionDecision,
+    ChildState,
+    TableId,
+)
 from tandem.planning.auto.log import decide_log
 from tandem.spec.common import OPERATIONS
 from tandem.spec.compaction import CompactionType, TableCompaction

@@ -42,10 +42,9 @@ from tandem.spark.application.port import (
     JobPlacement,
     ServicePlacement,
 )
-from tandem.spark.jobs.index.executors import slot_conf
-from tandem.spec.common import ResourceKey
+from tandem.spark.jobs.index_server import slot_conf
+from tandem.spec.common import INDEX_SERVER_LABEL, KIND_LABEL, MANAGED_BY, ResourceKey
 from tandem.spec.index import AccessMode, IndexServer
-from tandem.spec.labels import INDEX_SERVER_LABEL, KIND_LABEL, MANAGED_BY
 
 # The SparkApplication and the Service of an IndexServer. Pure.
 #

@@ -59,8 +59,8 @@ from tandem.kube.runtime.controller_tasks import StopSignal
 from tandem.kube.runtime.log_context import LogContext, bound_log_context
 from tandem.kube.tables.location_policy import LocationPolicy
 from tandem.spark.application.port import ApplicationBuilder
+from tandem.spec.common import ENDPOINT_ANNOTATION
 from tandem.spec.index import AccessMode, IndexServer
-from tandem.spec.labels import ENDPOINT_ANNOTATION
 from tandem.spec.loader import parse
 from tandem.spec.status import ServerExecutors
 

@@ -18,8 +18,8 @@ from tandem.kube.client.resources import Body, is_deleting, key_of, path
 from tandem.kube.controllers.operation import OperationController
 from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.tables.context import TableContext
-from tandem.operations.attempt import garbage, paths, records
-from tandem.operations.attempt.records import OperationRecord
+from tandem.operations import attempt_files, garbage
+from tandem.operations.attempt_files import OperationRecord
 from tandem.operations.model import Table
 from tandem.spec.common import GROUP, OPERATIONS, VERSION
 
@@ -70,7 +70,9 @@ def _left_by(table: Table, namespace: str, name: str, gone: Collection[str]) -> 
     unfinished = {pin.operation_id for pin in garbage.unfinished(table.store)}
     found = []
     for operation_id in sorted(unfinished):
-        record = records.load(table.store, paths.identity(operation_id), OperationRecord)
+        record = attempt_files.load(
+            table.store, attempt_files.identity(operation_id), OperationRecord
+        )
         if record is None or record.namespace != namespace:
             continue
         if f"{record.kind}/{record.name}" in gone:

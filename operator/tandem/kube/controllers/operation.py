@@ -41,7 +41,7 @@ from tandem.operations.execute import ExecutionOptions, finish, open_session
 from tandem.operations.machine.events import StopRequest
 from tandem.operations.model import Table
 from tandem.operations.ports import Ports
-from tandem.operations.session.file_jobs import FileJobs
+from tandem.operations.session.job_control import FileJobs
 from tandem.operations.session.options import passthrough
 from tandem.operations.session.session import Session
 from tandem.spec.loader import parse

@@ -29,7 +29,7 @@ from tandem.kube.controllers.status_writer import status_writer
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.runtime.log_context import LogContext
-from tandem.operations.attempt.paths import job_name
+from tandem.operations.attempt_files import job_name
 from tandem.operations.machine.events import (
     AttemptAdopted,
     CommitLost,
@@ -43,8 +43,8 @@ from tandem.operations.machine.events import (
     RoundDone,
     YieldRequired,
 )
-from tandem.operations.report.status import conditions
 from tandem.operations.session.options import Interceptor
+from tandem.operations.status import conditions
 from tandem.spec.status import ENDED, OperationStatus, Phase, rfc3339
 
 _log = structlog.get_logger("tandem.kube.operation")

@@ -42,7 +42,7 @@ from tandem.kube.client.api import (
 )
 from tandem.kube.client.resources import is_owned
 from tandem.spark.application.port import FINISHED, ApplicationBuilder, JobPlacement, state_of
-from tandem.spec.labels import ENDPOINT_ANNOTATION, LOG_ANNOTATION
+from tandem.spec.common import ENDPOINT_ANNOTATION, LOG_ANNOTATION
 
 T = TypeVar("T")
 

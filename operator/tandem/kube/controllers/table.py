@@ -37,9 +37,9 @@ from tandem.kube.runtime.controller_tasks import StopSignal
 from tandem.kube.runtime.log_context import LogContext, bound_log_context
 from tandem.kube.tables.context import TableContext
 from tandem.kube.tables.status import compose, remembered_since
-from tandem.operations.clean.block_log import clean_with_log
-from tandem.operations.clean.clean import CleaningOptions, CleaningResult, rules_for
-from tandem.operations.clean.facts import CleaningDependencies
+from tandem.operations.clean import CleaningOptions, CleaningResult, rules_for
+from tandem.operations.clean_facts import CleaningDependencies
+from tandem.operations.clean_log import clean_with_log
 from tandem.planning.cleaning import CleaningRules
 from tandem.spec.loader import parse
 from tandem.spec.status import TableCleaning, TableStatus, rfc3339

@@ -29,10 +29,13 @@ from tandem.kube.client.resources import (
 )
 from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.runtime.slots import RENEW_S
-from tandem.planning.auto.child_compactions import ChildCompaction, chunks_in
-from tandem.planning.auto.facts import AutoCompactionDecision, ChildState
-from tandem.spec.compaction import TableCompaction
-from tandem.spec.labels import (
+from tandem.planning.auto.facts import (
+    AutoCompactionDecision,
+    ChildCompaction,
+    ChildState,
+    chunks_in,
+)
+from tandem.spec.common import (
     AUTOMATIC_LABEL,
     MANAGED_BY,
     RETRIES_LABEL,
@@ -40,6 +43,7 @@ from tandem.spec.labels import (
     TABLE_LABEL,
     label_value,
 )
+from tandem.spec.compaction import TableCompaction
 from tandem.spec.resources import API_VERSION
 from tandem.spec.status import AutoCompactionWait
 from tandem.spec.table import LakeTable

@@ -54,8 +54,8 @@ from tandem.kube.dev.request import (
 )
 from tandem.spark.application import port as states
 from tandem.spark.application.port import FINISHED, driver_pod_name, state_of
-from tandem.spark.launch.local import LocalRunner
-from tandem.spec.labels import ENDPOINT_ANNOTATION, LOG_ANNOTATION, MANAGED_BY
+from tandem.spark.local_spark import LocalRunner
+from tandem.spec.common import ENDPOINT_ANNOTATION, LOG_ANNOTATION, MANAGED_BY
 
 # One SparkApplication under `tandem dev`: a state machine like that of Kubeflow's controller.
 #

@@ -26,7 +26,7 @@ from tandem.jobs.formats import APPS, INDEX_SERVER_APP
 from tandem.jobs.runner import JobRequest
 from tandem.json_types import Json
 from tandem.kube.client.api import Api, ApiError, ResourcePath
-from tandem.spec.labels import ATTEMPT_LABEL, INPUT_BYTES_ANNOTATION, OPERATION_LABEL
+from tandem.spec.common import ATTEMPT_LABEL, INPUT_BYTES_ANNOTATION, OPERATION_LABEL
 
 _log = structlog.get_logger("tandem.kube.dev.controller")
 

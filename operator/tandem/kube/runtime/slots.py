@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from tandem.kube.client.resources import CachedResource, ResourceCache
-from tandem.spec.common import ResourceKey
-from tandem.spec.labels import AUTOMATIC_LABEL
+from tandem.spec.common import AUTOMATIC_LABEL, ResourceKey
 from tandem.spec.replace import TableReplace
 from tandem.spec.status import Phase
 

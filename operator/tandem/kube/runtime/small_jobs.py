@@ -20,8 +20,8 @@ from tandem.jobs.port import JobKey, JobPlace, Jobs, RoundState
 from tandem.jobs.results import JobResult, SideFileRef
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
 from tandem.kube.runtime.tenants import SmallJobRules, Tenant, may_read
-from tandem.spark.launch.in_process import InProcessJobs
-from tandem.spark.launch.local_spark import HARMFUL
+from tandem.spark.in_process import InProcessJobs
+from tandem.spark.local_spark import HARMFUL
 from tandem.storage.store import Store
 
 _log = structlog.get_logger("tandem.kube.children")

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Protocol, TypeVar
 import structlog
 
 from tandem.delta.log.delta_log import DeltaLog
-from tandem.delta.log.names import commit_path
+from tandem.delta.log.listing import commit_path
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import (
     AccessDenied,
@@ -34,13 +34,13 @@ from tandem.kube.tables import status
 from tandem.kube.tables.location_policy import LocationPolicy
 from tandem.locks.rules import LockEntry
 from tandem.locks.store import LockStore
-from tandem.mergelog.state.log_table import MergeLog
-from tandem.mergelog.state.versions import LogFacts
+from tandem.mergelog.log_table import MergeLog
 from tandem.mergelog.usage import LogReader
+from tandem.mergelog.versions import LogFacts
+from tandem.operations import adopt as tables
+from tandem.operations.auto_compaction import TableMemory
 from tandem.operations.model import Table
 from tandem.operations.ports import Clock, Nonces
-from tandem.operations.tables import adopt as tables
-from tandem.operations.tables.auto_compaction import TableMemory
 from tandem.spec.status import AutoCompactionWait, Condition, TableStatus
 from tandem.spec.table import LakeTable
 from tandem.storage.store import ObjectInfo, Store

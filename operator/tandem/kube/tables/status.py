@@ -12,7 +12,7 @@ from pydantic import Field, TypeAdapter
 from tandem.errors import Reason
 from tandem.kube.client.resources import CachedResource
 from tandem.locks.rules import EntryState, LockEntry, LockResource, blockers_of, described, waiting
-from tandem.spec.labels import PLAN_LABEL
+from tandem.spec.common import PLAN_LABEL
 from tandem.spec.status import (
     LOG_INSTANT,
     WHOLE_LOG,

@@ -18,9 +18,9 @@ What several kinds share:
     statement_rounds    which rows of a statement are evaluated next, and what its commit changes
     batches             a compaction that is committed in batches
     job_files           from live files to job inputs, from job outputs to `add` actions
-    commit_history      what was committed since a version
+    commit_history      what was committed since a version; what follows from changes of schema and
+                        protocol
     heirs               files that hold what is left of inputs that are gone
-    table_changes       schema and protocol changes in between
     sources             sources: their columns, and the version of a Delta table
     row_scope           the rows of files that a replace concerns
     time_column         the table's time column in its files

@@ -21,14 +21,13 @@ from pydantic import Field
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import ManifestInvalid
 from tandem.jobs.formats import Format
-from tandem.operations.attempt import paths, records
-from tandem.operations.attempt.records import ResultRecord
+from tandem.operations import attempt_files
+from tandem.operations.attempt_files import ResultRecord
 from tandem.operations.machine.state import PartOfWork
 from tandem.operations.model import Identity, Table
 from tandem.operations.session import commit_actions
-from tandem.operations.session.identity import has_begun, identify, is_recorded
-from tandem.planning.plans import Bin, MergeStep, SegmentRun
-from tandem.planning.runs import bin_of, build_run
+from tandem.operations.session.recovery import has_begun, identify, is_recorded
+from tandem.planning.plans import Bin, MergeStep, SegmentRun, bin_of, build_run
 from tandem.spec.common import Operation
 from tandem.spec.compaction import TableCompaction, TableCompactionSpec
 from tandem.spec.fields import Model, StrictInt, StrictStr
@@ -147,8 +146,8 @@ class BatchesRecord(Format):
 def load(store: Store, operation_id: str) -> BatchesRecord | None:
     """The batches of an operation; None if it has none (yet). Raises: ManifestInvalid,
     StorageError."""
-    path = paths.batches(operation_id)
-    return records.load(store, path, BatchesRecord, operation_id=operation_id)
+    path = attempt_files.batches(operation_id)
+    return attempt_files.load(store, path, BatchesRecord, operation_id=operation_id)
 
 
 def fixed(store: Store, operation_id: str) -> BatchesRecord:
@@ -158,7 +157,7 @@ def fixed(store: Store, operation_id: str) -> BatchesRecord:
     if found is None:
         raise ManifestInvalid(
             "the record of the batches of a compaction is gone",
-            resource=paths.batches(operation_id),
+            resource=attempt_files.batches(operation_id),
             found="no such file",
             expected="the batches that it was cut into",
             remedy="Find out what else writes to the table's _tandem folder",
@@ -279,7 +278,7 @@ def _run(live: Segments, bins: tuple[Bin, ...], planned: RunOfBatches) -> Segmen
 
 def committed(snapshot: Snapshot, operation_id: str) -> int:
     """The number of the last batch that a version shows as committed; 0 for none."""
-    found = snapshot.txns.get(paths.batches_app(operation_id))
+    found = snapshot.txns.get(attempt_files.batches_app(operation_id))
     return found.version if found is not None else 0
 
 
@@ -360,7 +359,9 @@ class Batches:
         return record is not None and record.phase in (Phase.SUCCEEDED, Phase.SUPERSEDED)
 
     def _recorded(self, id_: str) -> ResultRecord | None:
-        return records.load(self._table.store, paths.result(id_), ResultRecord, operation_id=id_)
+        return attempt_files.load(
+            self._table.store, attempt_files.result(id_), ResultRecord, operation_id=id_
+        )
 
     def _id(self, snapshot: Snapshot, number: int) -> str:
         found = identify(self.resource(number), self._table, snapshot, again=False)

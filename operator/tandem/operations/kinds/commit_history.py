@@ -1,5 +1,8 @@
 """The commits since a version, and the live files at the versions in between, as reconciliation
 reads them.
+
+What a table allows an operation to do, and what happens to it when the table's metadata or
+protocol changes: the rules are a table in `tandem.reconcile.rules`, and become decisions here.
 """
 
 from __future__ import annotations
@@ -8,6 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,23 +19,32 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from tandem.delta import dv
-from tandem.delta.actions import AddFile, Commit, DeletionVector
-from tandem.delta.datafiles.file_errors import unreadable
+from tandem.delta.actions import AddFile, Commit, DeletionVector, Metadata, Protocol
+from tandem.delta.datafiles.conform import unreadable
 from tandem.delta.log import files as files_
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import Snapshot
+from tandem.delta.protocol import OperationKind
 from tandem.delta.stats import num_records_of
 from tandem.errors import (
     CorruptLog,
     DataFileMissing,
+    DeletionVectorsDisabled,
     LogGap,
     ObjectNotFound,
+    Reason,
     RowMapInvalid,
     VersionNotFound,
 )
-from tandem.operations.attempt import paths
-from tandem.reconcile.classify import classify, gap
+from tandem.jobs.formats import InputFile
+from tandem.operations import attempt_files
+from tandem.operations.explain import of_row_edits
+from tandem.operations.machine.events import Verdict
+from tandem.operations.model import Decision, Table, Work
+from tandem.reconcile.classify import TableState, check_table, classify, gap
 from tandem.reconcile.model import CommitSummary, FileState, RowMapLike
+from tandem.reconcile.rules import Response
+from tandem.remedies import ENABLE_VECTORS
 from tandem.rowmap import binary_format
 from tandem.rowmap.rowmap import RowMap
 from tandem.storage.store import Store, side_by_side
@@ -222,7 +235,7 @@ class PublishedRowMaps(Mapping[str, RowMapLike]):
         return sum(1 for _ in self)
 
     def _load(self, operation_id: str, attempt: int) -> RowMap | None:
-        where = paths.row_map(operation_id, attempt)
+        where = attempt_files.row_map(operation_id, attempt)
         try:
             data = self._store.get(where)
             found = binary_format.from_bytes(data, resource=where, most_rows=self._most_rows)
@@ -372,3 +385,82 @@ def _rows(snapshot: Snapshot) -> int:
 def _keys(snapshot: Snapshot) -> set[tuple[str, object]]:
     files = snapshot.files
     return set(zip(files["path"].to_pylist(), vector_places(files), strict=True))
+
+
+MOST_LOST_EDITS: Final = 5
+"""Rounds of edits without progress that end an operation which has no `conflict.maxAttempts`."""
+
+
+def planned_edits(
+    work: Work,
+    files: Sequence[AddFile] | Sequence[InputFile],
+    columns: Sequence[str] | None = None,
+    share: float | None = None,
+    *,
+    of: str = "a match",
+) -> str | None:
+    """What a plan says of files that have to be made again; None where deletion vectors hide rows,
+    and where edits are not allowed. Args: as `of_row_edits`."""
+    table = work.table
+    if not files or table.vectors_only or table.will_write_vectors(work.snapshot):
+        return None
+    return of_row_edits(len(files), sum(file.size for file in files), columns, share, of=of)
+
+
+def verdict_of_table(work: Work, kind: OperationKind, *, needs_vectors: bool) -> Decision | None:
+    """The verdict if the table changed since the plan in a way that matters; None to continue.
+
+    `needs_vectors`: the commit deletes rows of live files, and may do so by deletion vectors alone.
+    """
+    plan, job = work.frozen
+    table, features = job.table, plan.protocol
+    read = TableState(
+        version=plan.read_version,
+        metadata=Metadata(
+            id=table.table_id,
+            schema_string=table.schema_string,
+            partition_columns=table.partition_columns,
+            configuration=table.configuration,
+        ),
+        protocol=Protocol(
+            features.min_reader,
+            features.min_writer,
+            frozenset(features.reader_features),
+            frozenset(features.writer_features),
+        ),
+    )
+    latest = TableState(work.snapshot.version, work.snapshot.metadata, work.snapshot.protocol)
+    verdict = check_table(read, latest, kind, needs_vectors=needs_vectors)
+    if verdict.response is Response.CONFLICT:
+        return Decision(Verdict.CONFLICT, verdict.why, verdict.reason)
+    if verdict.response is Response.VALIDATE:
+        # A new attempt plans, and with it validates, on the table as it is now.
+        return Decision(Verdict.REPLAN, verdict.why)
+    if needs_vectors and not work.writes_vectors:
+        # A plan may precede the commit that enables them.
+        return Decision(Verdict.CONFLICT, _OFF, Reason.DELETION_VECTORS_DISABLED)
+    return None
+
+
+def require_vectors_or_edits(
+    table: Table, snapshot: Snapshot, resource: str, field: str = "spec.tableRef"
+) -> None:
+    """Check that rows of live files may be deleted: by deletion vectors, or, unless the LakeTable
+    forbids them, by edits.
+
+    Raises: DeletionVectorsDisabled.
+    """
+    if not table.vectors_only or table.will_write_vectors(snapshot):
+        return
+    raise DeletionVectorsDisabled(
+        _OFF,
+        resource=resource,
+        field=field,
+        found="delta.enableDeletionVectors is not true, and vectors: Only",
+        expected="a table with deletion vectors, or vectors: Auto",
+        remedy=f"{ENABLE_VECTORS.in_resource} (old readers may then refuse the table), or "
+        "vectors: Auto there, which rewrites files instead",
+    )
+
+
+_OFF = "deletion vectors are off on this table, and its LakeTable allows nothing else"

@@ -18,8 +18,9 @@ from tandem.jobs.formats import InputFile, JobBin, JobLayout, RewriteJob
 from tandem.jobs.results import OutputFile
 from tandem.locks import rules as locks_
 from tandem.locks.rules import LockResources
-from tandem.operations.attempt import paths
-from tandem.operations.attempt.records import RunRecord, put_once
+from tandem.operations import attempt_files
+from tandem.operations.attempt_files import RunRecord, put_once
+from tandem.operations.explain import of_rewrite_edits
 from tandem.operations.kinds.batches import (
     Batches,
     BatchesRecord,
@@ -32,6 +33,7 @@ from tandem.operations.kinds.batches import (
     runs_at,
     runs_of,
 )
+from tandem.operations.kinds.commit_history import require_vectors_or_edits
 from tandem.operations.kinds.job_files import described, require_inside, root_tags
 from tandem.operations.kinds.rewrite import (
     RewriteKind,
@@ -39,26 +41,28 @@ from tandem.operations.kinds.rewrite import (
     past_segments,
     published,
 )
-from tandem.operations.kinds.table_changes import require_vectors_or_edits
 from tandem.operations.kinds.time_column import time_borders, time_column, times_of
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, Planned, Work
-from tandem.operations.report.explain import of_rewrite_edits
 from tandem.planning.compaction import plan_compaction
 from tandem.planning.layout import checked_columns, rewrite_criterion
 from tandem.planning.major import taken_intervals, within
-from tandem.planning.plans import CompactionPlan, CompactionRequest, SegmentRun
-from tandem.planning.runs import proposed_names
+from tandem.planning.plans import CompactionPlan, CompactionRequest, SegmentRun, proposed_names
 from tandem.spec.compaction import LayoutStrategy, LockGranularity, Spanning, TableCompaction
 from tandem.spec.fields import Granularity, format_quantity
 from tandem.spec.status import OperationResult, Plan
 from tandem.timeline import lineage
 from tandem.timeline.chunks import TimeColumn
 from tandem.timeline.file_columns import TAG_CHUNK
-from tandem.timeline.live_tags import live_names, mentioned_names
 from tandem.timeline.names import NameRequest, SegmentNumbers, output_names, parse_name
 from tandem.timeline.segment_files import decode_adds
-from tandem.timeline.segments import layout_label, output_tags, segments
+from tandem.timeline.segments import (
+    layout_label,
+    live_names,
+    mentioned_names,
+    output_tags,
+    segments,
+)
 
 
 class CompactionKind(RewriteKind):
@@ -156,7 +160,7 @@ class CompactionKind(RewriteKind):
         )
 
         def store() -> None:
-            put_once(work.table.store, paths.batches(work.identity.operation_id), record)
+            put_once(work.table.store, attempt_files.batches(work.identity.operation_id), record)
             stored = fixed(work.table.store, work.identity.operation_id)
             self._batches = self._batches_of(work, stored)
 
@@ -352,7 +356,7 @@ class CompactionKind(RewriteKind):
         if self._batch is not None:
             of, part = self._batch.batch, self._batch.part
             said = {"of": of.operation, "number": part.number, "batches": part.of}
-            app = paths.batches_app(of.operation)
+            app = attempt_files.batches_app(of.operation)
             mark = Txn(app, max(of.number, committed(work.snapshot, of.operation)), work.now_ms)
             return replace(
                 change, details={**change.details, "batch": said}, txns=(*change.txns, mark)
@@ -381,7 +385,7 @@ class CompactionKind(RewriteKind):
         roots = root_tags(
             work, removed, decision.cuts, outputs, files, sources, heirs, new, numbers
         )
-        map_path = paths.row_map(plan.operation_id, plan.attempt)
+        map_path = attempt_files.row_map(plan.operation_id, plan.attempt)
 
         def tags_of(output: OutputFile) -> dict[str, str]:
             run = plan.runs[output.run]

@@ -11,9 +11,9 @@ from tandem.delta import protocol
 from tandem.delta.log import files as files_
 from tandem.jobs.formats import IngestJob
 from tandem.locks.rules import NOTHING, within
+from tandem.operations.kinds.commit_history import verdict_of_table
 from tandem.operations.kinds.job_files import new_segment, numbers_at, output_add
 from tandem.operations.kinds.sources import check_loaded, check_source, version_of_source
-from tandem.operations.kinds.table_changes import verdict_of_table
 from tandem.operations.kinds.time_column import (
     borders_of_load,
     shared_files,

@@ -14,12 +14,12 @@ from pyroaring import BitMap64
 
 from tandem.delta import dv
 from tandem.delta.actions import AddFile
-from tandem.delta.datafiles.rowgroups.schema import DELETED_SHARE, Unfit, counted_reasons, is_small
+from tandem.delta.datafiles.copyable import DELETED_SHARE, Unfit, counted_reasons, is_small
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import ManifestInvalid
 from tandem.jobs.formats import InputFile, RewriteJob
 from tandem.jobs.results import JobResult, OutputFile
-from tandem.operations.attempt import paths as files
+from tandem.operations import attempt_files as files
 from tandem.operations.kinds.commit_history import SnapshotView
 from tandem.operations.kinds.time_column import time_column
 from tandem.operations.model import OutputFileChange, Table, Work
@@ -29,10 +29,9 @@ from tandem.rowmap.positions import span
 from tandem.storage import paths
 from tandem.text import counted
 from tandem.timeline.lineage import Root
-from tandem.timeline.live_tags import read_live_tags
 from tandem.timeline.names import SegmentNumbers
 from tandem.timeline.segment_files import SegmentFile, SegmentFiles
-from tandem.timeline.segments import segments
+from tandem.timeline.segments import read_live_tags, segments
 
 # Names, numbers and order of the new segments of a commit. Pure.
 

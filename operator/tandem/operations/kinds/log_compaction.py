@@ -14,16 +14,24 @@ from tandem.delta.actions import AddFile
 from tandem.errors import CorruptLog, VersionNotFound
 from tandem.jobs.formats import InputFile, StitchJob, StitchRun
 from tandem.locks.rules import named
-from tandem.mergelog.runs import BlockRun, RunsLeft, all_blocks, applicable, small_runs
-from tandem.mergelog.state.log_table import (
+from tandem.mergelog.log_table import (
     check_format,
     settings_of,
     state_of,
 )
-from tandem.mergelog.state.versions import Block, BlockLogState, tags_of
-from tandem.operations.attempt import garbage
+from tandem.mergelog.versions import (
+    Block,
+    BlockLogState,
+    BlockRun,
+    RunsLeft,
+    all_blocks,
+    applicable,
+    small_runs,
+    tags_of,
+)
+from tandem.operations import garbage
+from tandem.operations.kinds.commit_history import verdict_of_table
 from tandem.operations.kinds.job_files import output_add
-from tandem.operations.kinds.table_changes import verdict_of_table
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, OutputFileChange, Planned, Work
 from tandem.spec.log_compaction import LogCompaction, Strategy

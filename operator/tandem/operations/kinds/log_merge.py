@@ -25,7 +25,19 @@ from tandem.delta.scan import table_format
 from tandem.errors import ManifestInvalid
 from tandem.jobs.formats import InputFile, JobSpec, LogBlock, LogMergeJob
 from tandem.locks.rules import segment
-from tandem.mergelog.rows.winners import (
+from tandem.mergelog.base_history import BaseHistory, require_same_table
+from tandem.mergelog.boundaries import mark_in
+from tandem.mergelog.log_table import (
+    MergeLog,
+    block_format,
+    log_partitions,
+    require_columns,
+    require_mergeable,
+    settings_of,
+    state_of,
+)
+from tandem.mergelog.versions import MERGED, BlockLogState, in_order
+from tandem.mergelog.winners import (
     LogWinners,
     MatchedRows,
     MergeResult,
@@ -35,26 +47,15 @@ from tandem.mergelog.rows.winners import (
     read,
     winners_of,
 )
-from tandem.mergelog.state.base_history import BaseHistory, require_same_table
-from tandem.mergelog.state.boundaries import mark_in
-from tandem.mergelog.state.log_table import (
-    MergeLog,
-    block_format,
-    log_partitions,
-    require_columns,
-    require_mergeable,
-    settings_of,
-    state_of,
-)
-from tandem.mergelog.state.versions import MERGED, BlockLogState, in_order
-from tandem.operations.kinds.commit_history import SnapshotView, VectorCache
-from tandem.operations.kinds.job_files import new_segment, numbers_at, output_add, require_inside
-from tandem.operations.kinds.table_changes import (
+from tandem.operations.kinds.commit_history import (
     MOST_LOST_EDITS,
+    SnapshotView,
+    VectorCache,
     planned_edits,
     require_vectors_or_edits,
     verdict_of_table,
 )
+from tandem.operations.kinds.job_files import new_segment, numbers_at, output_add, require_inside
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import (
     CommitContent,
@@ -65,7 +66,7 @@ from tandem.operations.model import (
     Table,
     Work,
 )
-from tandem.operations.session.identity import has_begun, identify, is_recorded
+from tandem.operations.session.recovery import has_begun, identify, is_recorded
 from tandem.spec.compaction import CompactionType, TableCompaction
 from tandem.spec.status import MERGES_LOG, Plan, Reconciled, RowsAffected
 from tandem.spec.update import TableUpdate

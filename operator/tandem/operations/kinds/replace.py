@@ -29,9 +29,17 @@ from tandem.errors import (
 from tandem.intervals import IntervalSet
 from tandem.jobs.formats import InputFile, ReplaceJob, RoundRequest, RowScope
 from tandem.locks.rules import NOTHING, WHOLE_TABLE, LockResources, named_or_within, within
-from tandem.mergelog.state.log_table import MergeLog
-from tandem.operations.attempt import records
-from tandem.operations.kinds.commit_history import CommitHistory, SnapshotView, VectorCache
+from tandem.mergelog.log_table import MergeLog
+from tandem.operations import attempt_files
+from tandem.operations.explain import of_replace
+from tandem.operations.kinds.commit_history import (
+    MOST_LOST_EDITS,
+    CommitHistory,
+    SnapshotView,
+    VectorCache,
+    planned_edits,
+    verdict_of_table,
+)
 from tandem.operations.kinds.job_files import (
     changes_of,
     input_file,
@@ -52,11 +60,6 @@ from tandem.operations.kinds.row_scope import (
     with_mask,
 )
 from tandem.operations.kinds.sources import check_loaded, check_source, version_of_source
-from tandem.operations.kinds.table_changes import (
-    MOST_LOST_EDITS,
-    planned_edits,
-    verdict_of_table,
-)
 from tandem.operations.kinds.time_column import (
     adopted,
     borders_of_load,
@@ -66,7 +69,6 @@ from tandem.operations.kinds.time_column import (
 )
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, OutputFileChange, Planned, Work
-from tandem.operations.report.explain import of_replace
 from tandem.planning.major import require_live
 from tandem.pruning.scope import Coverage, TimeScope, Values
 from tandem.reconcile import replace as rule
@@ -437,7 +439,7 @@ class ReplaceKind:
             self._cutoff = (
                 spec.start_version
                 if spec.start_version is not None
-                else records.fixed(work.table.store, work.identity.operation_id)
+                else attempt_files.fixed(work.table.store, work.identity.operation_id)
             )
             cutoff = history.view(self._cutoff)
             if cutoff is None:

@@ -25,11 +25,15 @@ from tandem.jobs.formats import InputFile, JobLayout, RewriteJob
 from tandem.jobs.results import OutputFile
 from tandem.jobs.runner import SMALL_BYTES
 from tandem.locks.rules import LockResources, Mode, named
-from tandem.operations.attempt import paths
-from tandem.operations.kinds.commit_history import CommitHistory, SnapshotView, VectorCache
+from tandem.operations import attempt_files
+from tandem.operations.kinds.commit_history import (
+    CommitHistory,
+    SnapshotView,
+    VectorCache,
+    verdict_of_table,
+)
 from tandem.operations.kinds.heirs import HeirSearch, read_rows
 from tandem.operations.kinds.job_files import changes_of, input_file, output_add
-from tandem.operations.kinds.table_changes import verdict_of_table
 from tandem.operations.kinds.time_column import adopted
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, OutputFileChange, Planned, Work
@@ -114,7 +118,7 @@ class RewriteKind:
         if result.row_map is None:
             raise ManifestInvalid(
                 "a rewrite's result has no row map",
-                resource=paths.rounds(result.operation_id, result.attempt),
+                resource=attempt_files.rounds(result.operation_id, result.attempt),
                 field="rowMap",
             )
         # The attempt may have been planned by another process, and be adopted after one of ours.

@@ -15,15 +15,21 @@ import pyarrow as pa
 
 from tandem.delta import protocol
 from tandem.delta.actions import Metadata
-from tandem.delta.datafiles.rowgroups.joined import share_of_columns
+from tandem.delta.datafiles.joined_files import share_of_columns
 from tandem.delta.log import files as files_
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import ManifestInvalid
 from tandem.intervals import EVERYWHERE
 from tandem.jobs.formats import InputFile, MergeJob, StatementJob
 from tandem.locks.rules import NOTHING, WHOLE_TABLE, LockResources, named_or_within
-from tandem.operations.attempt import paths
-from tandem.operations.kinds.commit_history import CommitHistory, VectorCache
+from tandem.operations import attempt_files
+from tandem.operations.kinds.commit_history import (
+    CommitHistory,
+    VectorCache,
+    planned_edits,
+    require_vectors_or_edits,
+    verdict_of_table,
+)
 from tandem.operations.kinds.job_files import input_file, require_inside
 from tandem.operations.kinds.log_merge import StatementLog
 from tandem.operations.kinds.statement_rounds import (
@@ -35,11 +41,6 @@ from tandem.operations.kinds.statement_rounds import (
     change_set,
     change_set_by_edits,
     result_of_round,
-)
-from tandem.operations.kinds.table_changes import (
-    planned_edits,
-    require_vectors_or_edits,
-    verdict_of_table,
 )
 from tandem.operations.kinds.time_column import adopted, time_of_locks, times_of_files
 from tandem.operations.machine.events import Verdict
@@ -250,7 +251,9 @@ class RowLevelKind(ABC, Generic[S]):
         if run.evaluation is None or run.request != request:
             raise ManifestInvalid(
                 "the round was requested for a state that no longer applies",
-                resource=paths.round_file(plan.operation_id, plan.attempt, round_, "request.json"),
+                resource=attempt_files.round_file(
+                    plan.operation_id, plan.attempt, round_, "request.json"
+                ),
             )
         run.settle(absorbed(run.evaluation, result))
         run.evaluation = run.request = None

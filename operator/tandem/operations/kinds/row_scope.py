@@ -32,9 +32,14 @@ from tandem.rowmap.positions import to_array, to_bitmap
 from tandem.spec.fields import Granularity
 from tandem.spec.table import LakeTable
 from tandem.storage.store import Store
-from tandem.timeline.chunks import TimeColumn, parse_any_interval
+from tandem.timeline.chunks import (
+    TAG_MASKED,
+    TimeColumn,
+    format_masked,
+    parse_any_interval,
+    parse_masked,
+)
 from tandem.timeline.file_columns import NO_NUMBER, chunk_numbers, row_chunk_numbers, rows_within
-from tandem.timeline.masks import TAG_MASKED, format_masked, parse_masked
 
 MOST_NUMBERS = 16 << 20
 """Rows whose chunks are kept in memory, with four bytes each."""

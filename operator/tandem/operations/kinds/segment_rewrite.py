@@ -15,7 +15,7 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.jobs.formats import JobBin, JobLayout, RewriteJob
 from tandem.jobs.results import OutputFile
 from tandem.locks import rules as locks_
-from tandem.operations.attempt import paths
+from tandem.operations import attempt_files
 from tandem.operations.kinds.job_files import require_inside
 from tandem.operations.kinds.rewrite import RewriteKind, locks_described, past_segments, published
 from tandem.operations.kinds.time_column import time_of_locks, times_of
@@ -120,7 +120,7 @@ class SegmentRewriteKind(RewriteKind):
             for source in self.sources(output.path, decision)
             if source in removed
         }
-        map_path = paths.row_map(plan.operation_id, plan.attempt)
+        map_path = attempt_files.row_map(plan.operation_id, plan.attempt)
 
         def tags_of(output: OutputFile) -> dict[str, str]:
             return successor_tags(origins[output.path], row_map=map_path, layout=label)
@@ -133,8 +133,10 @@ def _planned_before(work: Work, live: Segments, named: Collection[str]) -> bool:
     only if some of them are gone."""
     if set(named) <= live.among(set(named)):
         return False
-    files = work.table.store.list(paths.attempts(work.identity.operation_id))
-    return any(split[1] == "plan.json" for f in files if (split := paths.split_attempt(f.path)))
+    files = work.table.store.list(attempt_files.attempts(work.identity.operation_id))
+    return any(
+        split[1] == "plan.json" for f in files if (split := attempt_files.split_attempt(f.path))
+    )
 
 
 def _summary(plan: SegmentRewritePlan, version: int, locks: tuple[str, ...]) -> Plan:

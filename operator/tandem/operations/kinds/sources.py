@@ -27,7 +27,7 @@ from tandem.errors import (
     VersionNotFound,
 )
 from tandem.jobs.formats import JobSpec, SourceJob
-from tandem.operations.attempt import paths, records
+from tandem.operations import attempt_files
 from tandem.operations.model import SourceAccess, Work
 from tandem.remedies import HEADER_AND_SEP
 from tandem.spark.runtime.listing import FolderColumn, ListedSource, lacking, list_source
@@ -83,8 +83,8 @@ def version_of_source(work: Work, source: Source) -> int | None:
     """The version of a Delta source: all attempts read that of the first one. None for files."""
     if source.format is not SourceFormat.DELTA or source.version is not None:
         return source.version
-    path = paths.job(work.identity.operation_id, 1)
-    first = records.load(work.table.store, path, JobSpec)
+    path = attempt_files.job(work.identity.operation_id, 1)
+    first = attempt_files.load(work.table.store, path, JobSpec)
     if first is not None and isinstance(first.job, SourceJob):
         return first.job.source_version
     options = storage_options(source.location, work.table.location, work.table.storage_options)
@@ -188,7 +188,7 @@ def _columns(
     files = listed.files[:_MOST_FILES]
     columns = listed.folder_columns({c.name: delta_name(c.type) for c in table.columns})
     if source.format is SourceFormat.PARQUET:
-        from tandem.spark.sources.footers import parquet_schema, schema_string
+        from tandem.spark.runtime.listing import parquet_schema, schema_string
 
         for file, meta in enumerate(files):
             arrow, _ = parquet_schema(listed.store, meta.path)

@@ -36,8 +36,8 @@ from tandem.reconcile.outcomes import UpdatedRows
 from tandem.spark.jobs.edits import ReplacedRows
 from tandem.spec.status import Reconciled, RowsAffected
 from tandem.spec.update import Isolation
+from tandem.timeline.chunks import TAG_MASKED
 from tandem.timeline.file_columns import TAG_CHUNK, TAG_LAYOUT
-from tandem.timeline.masks import TAG_MASKED
 from tandem.timeline.segments import layout_columns, output_tags, segment_name
 
 # The progress of a statement in one attempt, and what its commit changes.

@@ -14,9 +14,9 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.schema import StructType, to_delta_json
 from tandem.jobs.formats import JobSpec, JobTable, UpsertJob
 from tandem.locks.rules import WHOLE_TABLE
-from tandem.mergelog.state.base_history import BaseHistory, base_of, require_same_table
-from tandem.mergelog.state.commits import transition
-from tandem.mergelog.state.log_table import (
+from tandem.mergelog.base_history import BaseHistory, base_of, require_same_table
+from tandem.mergelog.boundaries import transition
+from tandem.mergelog.log_table import (
     DELETED,
     INSTANT,
     LogSettings,
@@ -27,13 +27,13 @@ from tandem.mergelog.state.log_table import (
     require_mergeable,
     settings_of,
 )
-from tandem.mergelog.state.versions import Block, BlockLogState, tags_of
-from tandem.operations.kinds.job_files import output_add
-from tandem.operations.kinds.sources import check_loaded, check_source, version_of_source
-from tandem.operations.kinds.table_changes import (
+from tandem.mergelog.versions import Block, BlockLogState, tags_of
+from tandem.operations.kinds.commit_history import (
     require_vectors_or_edits,
     verdict_of_table,
 )
+from tandem.operations.kinds.job_files import output_add
+from tandem.operations.kinds.sources import check_loaded, check_source, version_of_source
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, OutputFileChange, Planned, Table, Work
 from tandem.spec.status import Plan, Reconciled, RowsAffected

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tandem.errors import Reason
-from tandem.operations.attempt.paths import MOST_ATTEMPTS
+from tandem.operations.attempt_files import MOST_ATTEMPTS
 from tandem.operations.machine.events import (
     AbandonRefused,
     AdoptionRefused,

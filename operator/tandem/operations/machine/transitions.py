@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tandem.errors import Reason
-from tandem.operations.attempt.paths import MOST_ATTEMPTS
+from tandem.operations.attempt_files import MOST_ATTEMPTS
 from tandem.operations.machine.events import Effect, EffectFailed, Ending, Point, StopRequest
 from tandem.operations.machine.state import (
     AttemptState,

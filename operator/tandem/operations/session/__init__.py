@@ -8,8 +8,7 @@ The only package that commits the work of operations. Does not depend on the kin
     committer       commits an attempt, or its abandonment
     commit_actions  from a change set to the actions of a commit
     carry_out       hidden rows and new values as edits, where vectors are off
-    job_control     start and watch the job, verify its result
-    file_jobs       jobs in processes of their own: the files of an attempt
-    recovery        what earlier processes left, and whether it is usable
-    identity        the operation id of a resource
+    job_control     start and watch the job, verify its result; jobs in processes of their own
+    recovery        which run a resource stands for, what earlier processes left, and whether it is
+                    usable
 """

@@ -22,17 +22,17 @@ from tandem.errors import CountMismatch, ManifestInvalid
 from tandem.jobs.formats import InputFile, RoundRequest, SideFileRef
 from tandem.jobs.results import OutputFile
 from tandem.jobs.runner import SMALL_BYTES
-from tandem.operations.attempt import paths
+from tandem.operations import attempt_files
+from tandem.operations.explain import of_edits
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, OutputFileChange, Work
-from tandem.operations.report.explain import of_edits
 from tandem.reconcile.published import LiveEdit, OutputPiece, published_map
 from tandem.rowmap import binary_format
 from tandem.rowmap.positions import span, to_array, to_bitmap
 from tandem.rowmap.rowmap import MapOutput, RowMapIdentity
 from tandem.spark.jobs.edits import ReplacedRows, WantedEdit, encoded_round, wanted_of
 from tandem.text import counted
-from tandem.timeline.masks import TAG_MASKED, format_masked, parse_masked
+from tandem.timeline.chunks import TAG_MASKED, format_masked, parse_masked
 from tandem.timeline.segments import successor_tags
 
 MOST_HERE: Final = SMALL_BYTES
@@ -77,7 +77,7 @@ def round_of_edits(work: Work) -> RoundRequest | None:
         digest = hashlib.sha256(new).hexdigest()
         # Another driver of the attempt may ask for other edits in the same round.
         name = f"edits-{digest[:16]}.arrow"
-        path = paths.round_file(plan.operation_id, plan.attempt, number, name)
+        path = attempt_files.round_file(plan.operation_id, plan.attempt, number, name)
         work.table.store.put(path, new)
         edits = edits.model_copy(
             update={"new": SideFileRef(path=path, size=len(new), sha256=digest)}
@@ -101,7 +101,7 @@ def load_edits(work: Work, round_: int, *, seconds: float = 0.0) -> None:
     if [output.rows for output in result.outputs] != expected:
         raise ManifestInvalid(
             "a round of edits has not made what was asked for",
-            resource=paths.rounds(result.operation_id, result.attempt),
+            resource=attempt_files.rounds(result.operation_id, result.attempt),
             field="outputs",
             found=f"{sum(o.rows for o in result.outputs)} rows in {len(result.outputs)} files",
             expected=f"{sum(expected)} rows in {len(expected)} files",
@@ -161,7 +161,7 @@ def by_edits(work: Work, change: CommitContent) -> CommitContent:
         outputs.append(_output(part.change.add, file))
     removes, edits = list(change.removes), list[LiveEdit]()
     plan, _ = work.frozen
-    map_path = paths.row_map(plan.operation_id, plan.attempt)
+    map_path = attempt_files.row_map(plan.operation_id, plan.attempt)
     for part in _marked(change):
         assert part.edit is not None
         file, of = _made(work, part.edit), part.change

@@ -13,13 +13,12 @@ from pyroaring import BitMap64
 
 from tandem.delta import dv
 from tandem.delta.actions import Action, AddFile, Commit, DeletionVector, Txn
-from tandem.delta.log.commit import commit_info, remove_of
 from tandem.delta.log.delta_log import DeltaLog
-from tandem.delta.log.snapshot import Snapshot
+from tandem.delta.log.snapshot import Snapshot, commit_info, remove_of
 from tandem.delta.stats import mark_bounds_wide
-from tandem.operations.attempt import paths
+from tandem.operations import attempt_files
+from tandem.operations.explain import total
 from tandem.operations.model import CommitContent, OutputFileChange, Vectors, Work
-from tandem.operations.report.explain import total
 from tandem.spec.status import OperationResult, RowsAffected
 from tandem.storage.store import Store
 
@@ -95,7 +94,7 @@ def actions(work: Work, attempt: int, fencing: int) -> list[Action]:
         metrics=operation_metrics(change),
         tandem=tandem,
     )
-    found: list[Action] = [info, Txn(paths.success_app(work.identity.operation_id), attempt,
+    found: list[Action] = [info, Txn(attempt_files.success_app(work.identity.operation_id), attempt,
                                      work.now_ms)]  # fmt: skip
     if change.numbers is not None and change.numbers.highest >= 0:
         found.append(change.numbers.txn(work.now_ms))
@@ -229,9 +228,12 @@ def abandonment(work: Work, attempt: int, *, closes: bool) -> list[Action]:
         },
     )
     operation_id = work.identity.operation_id
-    found: list[Action] = [info, Txn(paths.abandoned_app(operation_id), attempt, work.now_ms)]
+    found: list[Action] = [
+        info,
+        Txn(attempt_files.abandoned_app(operation_id), attempt, work.now_ms),
+    ]
     if closes:
-        found.append(Txn(paths.closed_app(operation_id), attempt, work.now_ms))
+        found.append(Txn(attempt_files.closed_app(operation_id), attempt, work.now_ms))
     return found
 
 
@@ -294,19 +296,19 @@ class TxnMarkers:
 
 def txn_markers(snapshot: Snapshot, operation_id: str) -> TxnMarkers:
     """The markers that a version shows."""
-    succeeded = snapshot.txns.get(paths.success_app(operation_id))
-    abandoned = snapshot.txns.get(paths.abandoned_app(operation_id))
+    succeeded = snapshot.txns.get(attempt_files.success_app(operation_id))
+    abandoned = snapshot.txns.get(attempt_files.abandoned_app(operation_id))
     return TxnMarkers(
         succeeded.version if succeeded else 0,
         abandoned.version if abandoned else 0,
-        paths.closed_app(operation_id) in snapshot.txns,
+        attempt_files.closed_app(operation_id) in snapshot.txns,
     )
 
 
 def find_success(log: DeltaLog, operation_id: str, latest: int) -> Commit | None:
     """The commit of a success that the log shows, searched backwards from `latest`; None if log
     clean-up has deleted it."""
-    app = paths.success_app(operation_id)
+    app = attempt_files.success_app(operation_id)
     for version in range(latest, -1, -1):
         commit = log.commit(version)
         if commit is None:

@@ -1,8 +1,8 @@
 """What an operation writes to its table's log: the commit of an attempt, and its abandonment.
 
 Both are put right after the version in which the markers were checked, and count only once the
-table shows them (docs/decisions/0031). Two other modules write to logs: `tables.adopt` creates and
-upgrades tables, and `mergelog` appends blocks to the log of a merge-on-read table.
+table shows them (docs/decisions/0031). Two other modules write to logs: `operations.adopt` creates
+and upgrades tables, and `mergelog` appends blocks to the log of a merge-on-read table.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 from tandem.delta import dv, protocol
 from tandem.delta.actions import Commit
 from tandem.delta.log.codec import decode_deletion_vector
-from tandem.delta.log.names import commit_path
+from tandem.delta.log.listing import commit_path
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import AlreadyExists, CorruptLog, ObjectNotFound, OutcomeUnknown, Reason
-from tandem.operations.attempt import paths, records
-from tandem.operations.attempt.records import EndedRecord, ResultRecord
+from tandem.operations import attempt_files
+from tandem.operations.attempt_files import EndedRecord, ResultRecord
 from tandem.operations.machine.events import (
     AbandonedBefore,
     AbandonRefused,
@@ -188,7 +188,7 @@ class Committer:
                 if self._end(_ended_record(self._id, attempt, closing, session)).phase:
                     return EndedBeforeStart()
             # A process that finds the operation closed, but no result, reads its ending here.
-            self._store.put(paths.ending(self._id), records.encode(record))
+            self._store.put(attempt_files.ending(self._id), attempt_files.encode(record))
         refused = self._commit_abandonment(work, effect, attempt, closes=closing.closes)
         return refused or EffectDone(effect.point)
 
@@ -244,10 +244,10 @@ class Committer:
     def _end(self, ended: EndedRecord) -> EndedRecord:
         """Put if absent how the attempt ended. Returns the record that is there then, perhaps
         that of another session."""
-        path = paths.ended(self._id, ended.attempt)
-        if records.put_once(self._store, path, ended):
+        path = attempt_files.ended(self._id, ended.attempt)
+        if attempt_files.put_once(self._store, path, ended):
             return ended
-        return records.load(self._store, path, EndedRecord, operation_id=self._id) or ended
+        return attempt_files.load(self._store, path, EndedRecord, operation_id=self._id) or ended
 
     def _commit_abandonment(
         self, work: Work, effect: Effect, attempt: int, *, closes: bool = False
@@ -362,7 +362,7 @@ def _require_uncommitted(work: Work, highest: int) -> None:
         raise CorruptLog(
             "files of an attempt are live, but the log has no record of its commit",
             resource=identity.display,
-            found=f"files of {paths.data(identity.operation_id, max(live))}",
+            found=f"files of {attempt_files.data(identity.operation_id, max(live))}",
             expected="none of an attempt that ended without a commit",
             remedy="Nothing was deleted; find out what removed the txn of this operation",
         )

@@ -1,4 +1,9 @@
-"""The engine's side of a job: freezes its plan, starts it, polls it, verifies its result."""
+"""The engine's side of a job: freezes its plan, starts it, polls it, verifies its result.
+
+Jobs in processes of their own (`FileJobs`) speak with the engine through files of the attempt. The
+truth about success is the result file, never the state that the runner reports: that only says
+when to stop waiting. `tandem.jobs.formats` says which files there are, and who writes them.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +11,17 @@ import math
 from collections.abc import Mapping
 
 from tandem.delta.datafiles.bloom_filters import usable_filters
-from tandem.errors import ManifestInvalid, OutputMissing, Reason
-from tandem.jobs.formats import Job, JobSpec, JobTable
-from tandem.jobs.port import JobKey, Jobs
-from tandem.jobs.results import JobProgress, JobResult
-from tandem.jobs.runner import LOST, JobRequest
-from tandem.operations.attempt import paths, records
-from tandem.operations.attempt.records import PlanRecord, ProtocolRecord
+from tandem.errors import AlreadyExists, ManifestInvalid, OutputMissing, Reason
+from tandem.jobs.formats import Job, JobSpec, JobTable, RoundRequest
+from tandem.jobs.port import JobKey, JobPlace, Jobs, RoundState, read_side_file
+from tandem.jobs.results import JobFailure, JobProgress, JobResult, SideFileRef
+from tandem.jobs.runner import LOST, JobPhase, JobRequest, JobRunner
+from tandem.operations import attempt_files
+from tandem.operations.attempt_files import PlanRecord, ProtocolRecord
 from tandem.operations.machine.events import Event, JobLost, JobRunning, RoundDone
 from tandem.operations.model import CommitContent, ProgressBaseline, Work
-from tandem.operations.report.status import duration_in_words
 from tandem.operations.session.recovery import job_key
+from tandem.operations.status import duration_in_words
 from tandem.spec.status import Progress
 from tandem.storage.store import Store, exists, side_by_side
 
@@ -48,7 +53,7 @@ def persist(work: Work, attempt: int) -> None:
             ),
             "summary": planned.summary,
             "started_ms": work.now_ms,
-            "locks": records.LocksRecord.of(planned.locks),
+            "locks": attempt_files.LocksRecord.of(planned.locks),
             **planned.record,
         }
     )
@@ -66,24 +71,24 @@ def persist(work: Work, attempt: int) -> None:
             allowed_prefixes=work.table.readable_prefixes,
             bloom_filters={**_filters(work), **planned.bloom_filters},
         ),
-        data_prefix=paths.data(operation_id, attempt),
-        control_prefix=paths.attempt(operation_id, attempt),
+        data_prefix=attempt_files.data(operation_id, attempt),
+        control_prefix=attempt_files.attempt(operation_id, attempt),
         job=planned.job,
     )
     # Repeated after a lost answer, both are the same bytes. One alone is no frozen plan.
     put, parallel = work.table.store.put, work.table.log.parallel_requests
     side_by_side(
         [
-            lambda: put(paths.plan(operation_id, attempt), records.encode(plan)),
-            lambda: put(paths.job(operation_id, attempt), records.encode(job)),
+            lambda: put(attempt_files.plan(operation_id, attempt), attempt_files.encode(plan)),
+            lambda: put(attempt_files.job(operation_id, attempt), attempt_files.encode(job)),
         ],
         parallel,
     )
     if not job.job.needs_spark:
         # The result of a job that has nothing to do, so that any process can go on from here.
         empty = JobResult(operation_id=operation_id, attempt=attempt)
-        path = paths.round_file(operation_id, attempt, 0, "result.json")
-        records.put_once(work.table.store, path, empty)
+        path = attempt_files.round_file(operation_id, attempt, 0, "result.json")
+        attempt_files.put_once(work.table.store, path, empty)
     work.plan, work.job = plan, job
 
 
@@ -91,7 +96,7 @@ def withdraw(work: Work, attempt: int) -> None:
     """Delete what `persist` wrote, and forget the attempt's plan. Only while it is certain that the
     job does not exist: it would read another plan. Raises: StorageError."""
     operation_id = work.identity.operation_id
-    stored = [paths.plan(operation_id, attempt), paths.job(operation_id, attempt)]
+    stored = [attempt_files.plan(operation_id, attempt), attempt_files.job(operation_id, attempt)]
     work.table.store.delete(stored)
     work.forget_attempt()
 
@@ -119,10 +124,10 @@ def request(work: Work, attempt: int) -> JobRequest:
     # Of an attempt that another session planned, the size of a source is not known.
     source = work.planned.source_bytes if work.planned else None if spec.job.sources else 0
     return JobRequest(
-        name=paths.job_name(operation_id, attempt),
+        name=attempt_files.job_name(operation_id, attempt),
         app=spec.job.app,
         location=work.table.location,
-        spec_path=paths.job(operation_id, attempt),
+        spec_path=attempt_files.job(operation_id, attempt),
         storage_options=tuple(sorted(work.table.storage_options.items())),
         input_bytes=plan.summary.input_bytes + (source or 0),
         size_known=source is not None,
@@ -179,7 +184,7 @@ def poll(work: Work, jobs: Jobs, attempt: int, round_: int, now_ms: int) -> Even
 def read_result(work: Work, jobs: Jobs, attempt: int, round_: int) -> None:
     """Read the round's manifest into `work`. Raises: ManifestInvalid, StorageError."""
     operation_id = work.identity.operation_id
-    path = paths.round_file(operation_id, attempt, round_, "result.json")
+    path = attempt_files.round_file(operation_id, attempt, round_, "result.json")
     _, spec = work.frozen
     if spec.job.needs_spark:
         result = jobs.result(key(work, attempt), round_)
@@ -193,7 +198,7 @@ def read_result(work: Work, jobs: Jobs, attempt: int, round_: int) -> None:
             expected="the result that existed a moment ago",
             remedy="Check that no other process removes files below _tandem",
         )
-    folder = paths.data(operation_id, attempt) + "/"
+    folder = attempt_files.data(operation_id, attempt) + "/"
     for output in result.outputs:
         if not output.path.startswith(folder):
             raise ManifestInvalid(
@@ -208,7 +213,7 @@ def read_result(work: Work, jobs: Jobs, attempt: int, round_: int) -> None:
 
 def outputs(store: Store, operation_id: str, attempt: int) -> Mapping[str, int]:
     """The sizes of the attempt's data files that exist, by path. Raises: StorageError."""
-    return {m.path: m.size for m in store.list(paths.data(operation_id, attempt))}
+    return {m.path: m.size for m in store.list(attempt_files.data(operation_id, attempt))}
 
 
 def check_outputs(there: Mapping[str, int], change: CommitContent) -> None:
@@ -231,8 +236,11 @@ def check_outputs(there: Mapping[str, int], change: CommitContent) -> None:
 def _is_over(store: Store, operation_id: str, attempt: int) -> bool:
     """Whether another session has ended the attempt or the operation. Cleaning later deletes even
     the record of that, together with the plan, which is older than the job."""
-    ended, plan = paths.ended(operation_id, attempt), paths.plan(operation_id, attempt)
-    result = paths.result(operation_id)
+    ended, plan = (
+        attempt_files.ended(operation_id, attempt),
+        attempt_files.plan(operation_id, attempt),
+    )
+    result = attempt_files.result(operation_id)
     return exists(store, ended) or exists(store, result) or not exists(store, plan)
 
 
@@ -270,3 +278,82 @@ def eta_seconds(pace: ProgressBaseline, done: int, now_ms: int) -> int | None:
     if gained * _TELLING < pace.total or elapsed_ms <= 0 or done >= pace.total:
         return None
     return math.ceil((pace.total - done) * elapsed_ms / gained / 1000)
+
+
+class FileJobs:
+    """The jobs that `runner` starts. `job.json` is there before the start: it is a part of the
+    attempt's plan."""
+
+    def __init__(self, runner: JobRunner) -> None:
+        self._runner = runner
+
+    def place_for(self, operation_id: str, job: Job, input_bytes: int) -> JobPlace:  # noqa: ARG002
+        return JobPlace.ELSEWHERE
+
+    def place_of(self, key: JobKey) -> JobPlace:  # noqa: ARG002
+        return JobPlace.ELSEWHERE
+
+    def start(self, key: JobKey, request: JobRequest, spec: JobSpec) -> None:  # noqa: ARG002
+        self._runner.start(request)
+
+    def knows(self, key: JobKey) -> bool:
+        return self._runner.status(key.name).phase is not JobPhase.UNKNOWN
+
+    def poll(self, key: JobKey, round_: int) -> RoundState:
+        # Asked before looking for the result, so that one written in between is not missed.
+        status = self._runner.status(key.name)
+        if exists(key.store, _of_round(key, round_, "result.json")):
+            return RoundState(status, has_result=True)
+        failure = _failure(key, round_)
+        if failure is not None or status.phase in LOST:
+            return RoundState(status, failure=failure)
+        return RoundState(status, progress=_job_progress(key))
+
+    def result(self, key: JobKey, round_: int) -> JobResult | None:
+        path = _of_round(key, round_, "result.json")
+        expected = {"operation_id": key.operation_id, "attempt": key.attempt, "round": round_}
+        return attempt_files.load(key.store, path, JobResult, **expected)
+
+    def read(self, store: Store, ref: SideFileRef) -> bytes:
+        return read_side_file(store, ref)
+
+    def ask(self, key: JobKey, request: RoundRequest) -> RoundRequest:
+        path = _of_round(key, request.round, "request.json")
+        try:
+            key.store.put_if_absent(path, attempt_files.encode(request))
+        except AlreadyExists:
+            # A duplicate of this process, or our first try, made a request before, which stands.
+            there = attempt_files.load(key.store, path, RoundRequest, round=request.round)
+            if there is None:
+                raise
+            return there
+        return request
+
+    def finish(self, key: JobKey) -> None:
+        key.store.put(attempt_files.done(key.operation_id, key.attempt), b"{}")
+
+    def stop(self, key: JobKey) -> None:
+        self._runner.stop(key.name)
+
+
+def _of_round(key: JobKey, round_: int, name: str) -> str:
+    return attempt_files.round_file(key.operation_id, key.attempt, round_, name)
+
+
+def _failure(key: JobKey, round_: int) -> JobFailure | None:
+    # One driver serves all rounds: it may have reported its failure in the round it began with.
+    expected = {"operation_id": key.operation_id, "attempt": key.attempt}
+    for reported_in in sorted({round_, 0}, reverse=True):
+        path = _of_round(key, reported_in, "failure.json")
+        found = attempt_files.load(key.store, path, JobFailure, **expected)
+        if found is not None:
+            return found
+    return None
+
+
+def _job_progress(key: JobKey) -> JobProgress | None:
+    path = attempt_files.progress(key.operation_id, key.attempt)
+    try:
+        return attempt_files.load(key.store, path, JobProgress)
+    except ManifestInvalid:
+        return None  # only for display, and overwritten while we read

@@ -33,8 +33,9 @@ from tandem.locks.rules import (
     Waiting,
     wanted_by,
 )
-from tandem.operations.attempt import garbage, paths, records
-from tandem.operations.attempt.records import AttemptRecord, OperationRecord, ResultRecord
+from tandem.operations import attempt_files, garbage
+from tandem.operations.attempt_files import AttemptRecord, OperationRecord, ResultRecord
+from tandem.operations.explain import Explainer
 from tandem.operations.machine.events import (
     AbandonedBefore,
     AdoptionRefused,
@@ -66,7 +67,6 @@ from tandem.operations.machine.events import (
 from tandem.operations.machine.state import OperationState
 from tandem.operations.model import CommitContent, Decision, Identity, Kind, Table, Work
 from tandem.operations.ports import AttemptKey, Ports
-from tandem.operations.report.explain import Explainer
 from tandem.operations.session import carry_out, commit_actions, job_control, recovery
 from tandem.operations.session.committer import Committer
 from tandem.operations.session.options import Interceptor, PerformerOptions, passthrough
@@ -185,7 +185,7 @@ class Performer:
         self._just_read = False
         markers = commit_actions.txn_markers(self.work.snapshot, self._id)
         snapshot = self.work.snapshot
-        batches = snapshot.txns.get(paths.batches_app(self._id))
+        batches = snapshot.txns.get(attempt_files.batches_app(self._id))
         return TableRead(
             snapshot.version,
             markers.succeeded,
@@ -225,8 +225,8 @@ class Performer:
         found = commit_actions.find_success(self._table.log, self._id, self.work.snapshot.version)
         if found is None:
             # Log clean-up has deleted the commit; another process may have recorded it before.
-            path = paths.result(self._id)
-            recorded = records.load(self._store, path, ResultRecord, operation_id=self._id)
+            path = attempt_files.result(self._id)
+            recorded = attempt_files.load(self._store, path, ResultRecord, operation_id=self._id)
             if recorded is not None and recorded.result is not None:
                 return CommitFound(recorded.result, recorded.ended_ms)
         committed_ms = found.info.timestamp_ms if found is not None and found.info else None
@@ -261,7 +261,7 @@ class Performer:
     def _claim_attempt(self, effect: Effect, _state: OperationState) -> Event:
         self._put_identity()
         me = self._ports.processes.me()
-        path = paths.claim(self._id, effect.attempt)
+        path = attempt_files.claim(self._id, effect.attempt)
         claim = AttemptRecord(
             operation_id=self._id,
             attempt=effect.attempt,
@@ -271,8 +271,8 @@ class Performer:
             token=self._token,
             claimed_ms=self._ports.clock.now_ms(),
         )
-        if not records.put_once(self._store, path, claim):
-            there = records.load(self._store, path, AttemptRecord)
+        if not attempt_files.put_once(self._store, path, claim):
+            there = attempt_files.load(self._store, path, AttemptRecord)
             # It is ours if only the answer of the first try was lost.
             if there is None or there.token != self._token:
                 return ClaimLost()
@@ -293,7 +293,7 @@ class Performer:
             run=identity.run,
             table_id=self.work.snapshot.metadata.id,
         )
-        records.put_once(self._store, paths.identity(self._id), record)
+        attempt_files.put_once(self._store, attempt_files.identity(self._id), record)
         self._has_identity = True
 
     def _adopt_attempt(self, effect: Effect, _state: OperationState) -> Event:
@@ -356,7 +356,7 @@ class Performer:
         if planned is not None and planned.fixes_cutoff:
             # After the locks were granted: not before the commit of their last holder.
             newest = self._table.log.update(self.work.snapshot)
-            records.fix_cutoff(self._store, self._id, effect.attempt, newest)
+            attempt_files.fix_cutoff(self._store, self._id, effect.attempt, newest)
         job_control.persist(self.work, effect.attempt)
         return EffectDone(effect.point)
 
@@ -504,13 +504,13 @@ class Performer:
             return CommitLost(raced=True)
         as_allowed = carry_out.by_edits if work.by_edits else carry_out.by_vectors
         change = work.change = as_allowed(work, work.change)
-        folder = paths.deletion_vectors(self._id, effect.attempt)
+        folder = attempt_files.deletion_vectors(self._id, effect.attempt)
 
         def write_vectors() -> None:
             work.vectors = commit_actions.write_vectors(self._store, folder, change, work.vectors)
 
         def write_row_map() -> None:
-            self._store.put(paths.row_map(self._id, effect.attempt), change.row_map)
+            self._store.put(attempt_files.row_map(self._id, effect.attempt), change.row_map)
             work.row_map_written = change.row_map
 
         writes = [write_vectors]
@@ -578,7 +578,7 @@ class Performer:
     def _record_result(self, effect: Effect, state: OperationState) -> Event:
         assert state.outcome.closing is not None
         self._put_identity()
-        path = paths.result(self._id)
+        path = attempt_files.result(self._id)
         ending = state.outcome.closing.ending
         ended_before_start = state.outcome.ended_before_start is not None
         if ended_before_start and not self._committer.ends_before_start(
@@ -588,9 +588,9 @@ class Performer:
         record = self._record(ending)
         # The log is authoritative: a record made without knowledge of the commit is replaced.
         if ending.result is not None and ending.result.version is not None:
-            self._store.put(path, records.encode(record))
-        elif not records.put_once(self._store, path, record):
-            there = records.load(self._store, path, ResultRecord, operation_id=self._id)
+            self._store.put(path, attempt_files.encode(record))
+        elif not attempt_files.put_once(self._store, path, record):
+            there = attempt_files.load(self._store, path, ResultRecord, operation_id=self._id)
             if there is not None and not state.log.succeeded:
                 return RecordedBefore(recovery.ending_of(there))
         return EffectDone(effect.point)

@@ -2,12 +2,10 @@
 
 Pure: the input is facts and a time, the output a decision.
 
-    decide             the decision about compactions of the table
+    decide             the decision about compactions of the table, and the times of a schedule
     chunks             which time chunks are due, as a part of that decision
     retention          the decision about dropping old rows
     log                the decision about log compactions and merges of its log
     indexed_table      what the decision asks of a table, kept from version to version
-    facts              its facts and results
-    child_compactions  the operations that they create
-    schedule_times     when a schedule fires, and when a window is open
+    facts              its facts and results; the operations that it creates
 """

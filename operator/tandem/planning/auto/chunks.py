@@ -12,19 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tandem.intervals import IntervalSet
-from tandem.planning.auto.child_compactions import (
-    ChildCompaction,
-    chunks_line,
-    chunks_spec,
-    is_of_chunks,
-    numbered_name,
-)
 from tandem.planning.auto.facts import (
+    ChildCompaction,
     ChildState,
     CompactionCandidate,
     after_failure,
     backoff_ms,
+    chunks_line,
+    chunks_spec,
+    is_of_chunks,
     last_ended,
+    numbered_name,
     unfinished,
 )
 from tandem.planning.auto.indexed_table import AutomaticTable, UncompactedChunk

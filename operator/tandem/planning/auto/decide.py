@@ -12,36 +12,46 @@ users. `chunks` decides which time chunks are due.
 - A scheduled one starts when no other is at work; a minor one may start beside it, on segments
   that the other does not hold. One of chunks starts beside minor ones and others of chunks, in
   chunks where none of them is.
+
+Times of day in a zone: when a schedule fires, when a maintenance window is open.
+
+Pure: times are Unix milliseconds, zones and cron are tables and arithmetic. Cron means the same as
+in a CronJob and in Debian, including Debian's rule for the two days a year on which clocks are
+changed: a fixed time that is skipped comes right after the gap, one that occurs twice counts once;
+`*` fields follow real time. (Where clocks change by half an hour, which is on Lord Howe Island,
+cronsim may be wrong about the latter on that day.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime, time, timedelta
+from zoneinfo import ZoneInfo
 
-from tandem.planning.auto import chunks, schedule_times
-from tandem.planning.auto.child_compactions import (
+from cronsim import CronSim
+
+from tandem.planning.auto import chunks
+from tandem.planning.auto.facts import (
     MINOR_LINE,
+    AutoCompactionDecision,
     ChildCompaction,
+    ChildState,
+    CompactionCandidate,
+    ScheduleState,
     TableId,
+    after_failure,
+    beyond_history_limits,
+    busy_reason,
     is_of_chunks,
+    last_ended,
     minor_name,
     minor_spec,
     schedule_line,
     scheduled_name,
     scheduled_spec,
-    zone_of,
-)
-from tandem.planning.auto.facts import (
-    AutoCompactionDecision,
-    ChildState,
-    CompactionCandidate,
-    ScheduleState,
-    after_failure,
-    beyond_history_limits,
-    busy_reason,
-    last_ended,
     unfinished,
+    zone_of,
 )
 from tandem.planning.auto.indexed_table import AutomaticTable, MinorRuns
 from tandem.planning.plans import CompactionRequest
@@ -50,6 +60,94 @@ from tandem.spec.fields import format_duration
 from tandem.spec.status import AutoCompactionWait
 from tandem.spec.table import AutomaticCompaction, Schedule
 from tandem.timeline import lineage
+
+_MINUTE = timedelta(minutes=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_MARGIN = timedelta(hours=3)
+"""More than any clock change: within it, local times may be out of order."""
+_DAY = timedelta(days=1)
+
+
+def next_run(cron: str, zone: str, after_ms: int) -> int | None:
+    """The first time after a moment at which a schedule fires; None if it never does.
+
+    Args:
+        cron: five fields, as `Schedule` accepts them. A schedule that does not fire within 50
+            years never does.
+    """
+    for moment in _runs(cron, ZoneInfo(zone), after_ms, reverse=False):
+        if moment > after_ms:
+            return moment
+    return None
+
+
+def latest_run(cron: str, zone: str, *, after_ms: int, until_ms: int) -> int | None:
+    """The last time in `(after_ms, until_ms]` at which a schedule fired: of several missed runs,
+    only this one counts."""
+    for moment in _runs(cron, ZoneInfo(zone), until_ms, reverse=True):
+        if moment <= after_ms:
+            return None
+        if moment <= until_ms:
+            return moment
+    return None
+
+
+def is_open(start: str, duration_ms: int, zone: str, now_ms: int) -> bool:
+    """Whether a daily window is open that begins at `start` (`HH:MM`) and may extend past
+    midnight. Its length is real time, also on days on which clocks change."""
+    return any(o <= now_ms < o + duration_ms for o in _openings(start, zone, now_ms))
+
+
+def next_opening(start: str, zone: str, now_ms: int) -> int:
+    """When the window opens next after a given time."""
+    return min(opening for opening in _openings(start, zone, now_ms) if opening > now_ms)
+
+
+def _openings(start: str, zone: str, now_ms: int) -> Iterator[int]:
+    tz = ZoneInfo(zone)
+    today = _local(now_ms, tz).date()
+    for days in (-2, -1, 0, 1, 2):
+        yield _instant(datetime.combine(today + days * _DAY, time.fromisoformat(start)), tz)
+
+
+def _runs(cron: str, zone: ZoneInfo, from_ms: int, *, reverse: bool) -> Iterator[int]:
+    """Firing times in order, from somewhat before the time (after it, if reverse)."""
+    minute, hour = cron.split()[:2]
+    margin = -_MARGIN if not reverse else _MARGIN
+    if minute.startswith("*") or hour.startswith("*"):
+        start = (_EPOCH + from_ms * _MILLISECOND + margin).astimezone(zone)
+        for moment in CronSim(cron, start, reverse=reverse):
+            yield _ms(moment)
+    else:
+        # Run cron on local time, and convert its results to real time.
+        for wall in CronSim(cron, _local(from_ms, zone) + margin, reverse=reverse):
+            yield _instant(wall, zone)
+
+
+def _local(ms: int, zone: ZoneInfo) -> datetime:
+    return (_EPOCH + ms * _MILLISECOND).astimezone(zone).replace(tzinfo=None)
+
+
+def _instant(wall: datetime, zone: ZoneInfo) -> int:
+    """When a local clock shows this time first; the end of the gap if clocks skip it."""
+    while _is_skipped(wall, zone):
+        wall += _MINUTE
+    return _ms(wall.replace(tzinfo=zone))
+
+
+def _is_skipped(wall: datetime, zone: ZoneInfo) -> bool:
+    return wall.replace(tzinfo=zone).astimezone(UTC).astimezone(zone).replace(tzinfo=None) != wall
+
+
+def _ms(moment: datetime) -> int:
+    return (moment - _EPOCH) // _MILLISECOND
+
+
+def kubernetes_time(ms: int) -> str:
+    """A time as Kubernetes writes it."""
+    return (_EPOCH + ms // 1000 * timedelta(seconds=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
 
 BATCH = 2_000
 """About how many segments one minor compaction takes: an adopted table of a million small files
@@ -162,9 +260,7 @@ def _states(
         # A policy that was removed and set again has no record of its own runs. It does not make
         # up for the time without a policy, although earlier children may still exist.
         begun = max([since[line], *done]) if line in since else now_ms
-        next_ms = schedule_times.next_run(
-            schedule.cron, zone_of(policy, schedule), max(begun, now_ms)
-        )
+        next_ms = next_run(schedule.cron, zone_of(policy, schedule), max(begun, now_ms))
         yield ScheduleState(line, schedule.cron, schedule.template.type, begun, next_ms)
 
 
@@ -250,7 +346,7 @@ def _scheduled(
     children: Sequence[ChildState],
     now_ms: int,
 ) -> tuple[CompactionCandidate | None, str]:
-    run_ms = schedule_times.latest_run(
+    run_ms = latest_run(
         schedule.cron, zone_of(policy, schedule), after_ms=state.since_ms, until_ms=now_ms
     )
     spec = scheduled_spec(table, policy, schedule)
@@ -294,7 +390,7 @@ def _earliest(
     if window is None:
         return start_ms, why
     if not _is_open(policy, start_ms):
-        start_ms = schedule_times.next_opening(window.start, window.time_zone, start_ms)
+        start_ms = next_opening(window.start, window.time_zone, start_ms)
         hours = f"{window.start} for {format_duration(window.duration)}, {window.time_zone}"
         why = f"Outside the maintenance window ({hours})."
     return start_ms, why
@@ -303,9 +399,7 @@ def _earliest(
 def _is_open(policy: AutomaticCompaction, at_ms: int) -> bool:
     """Whether the maintenance window, if there is one, is open."""
     window = policy.maintenance_window
-    return window is None or schedule_times.is_open(
-        window.start, window.duration, window.time_zone, at_ms
-    )
+    return window is None or is_open(window.start, window.duration, window.time_zone, at_ms)
 
 
 def _blocker(first: ChildCompaction, children: Sequence[ChildState]) -> ChildState | None:

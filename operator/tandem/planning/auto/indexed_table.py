@@ -18,15 +18,12 @@ import pyarrow as pa
 
 from tandem.delta.log import files as files_
 from tandem.intervals import ALWAYS, NEVER, IntervalSet, TimeInterval
-from tandem.planning.auto.child_compactions import TableId
-from tandem.planning.compaction import plan_compaction, skipped_files, why_no_minor
+from tandem.planning.auto.facts import TableId
+from tandem.planning.compaction import minor_runs, plan_compaction, skipped_files, why_no_minor
 from tandem.planning.major import useful_bins_of
-from tandem.planning.minor import minor_runs
-from tandem.planning.plans import Bin, CompactionRequest
-from tandem.planning.runs import DELETED_SHARE, by_chunk
+from tandem.planning.plans import DELETED_SHARE, Bin, CompactionRequest, by_chunk
 from tandem.spec.table import Granularity
-from tandem.timeline.chunks import TimeColumn, is_one_chunk
-from tandem.timeline.masks import TAG_MASKED, parse_masked
+from tandem.timeline.chunks import TAG_MASKED, TimeColumn, is_one_chunk, parse_masked
 from tandem.timeline.segment_files import SegmentFile, SegmentFiles
 from tandem.timeline.segments import Segment, Segments, segments
 from tandem.timeline.working_set import TimelineIndex

@@ -15,25 +15,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tandem.mergelog.runs import small_runs
-from tandem.mergelog.state.versions import LogFacts
-from tandem.planning.auto.child_compactions import (
+from tandem.mergelog.versions import LogFacts, small_runs
+from tandem.planning.auto.facts import (
     LOG_COMPACTION_LINE,
     LOG_LINES,
     LOG_MERGE_LINE,
-    ChildCompaction,
-    TableId,
-    log_compaction_spec,
-    log_merge_spec,
-    log_name,
-)
-from tandem.planning.auto.facts import (
     AutoCompactionDecision,
+    ChildCompaction,
     ChildState,
+    TableId,
     after_failure,
     beyond_history_limits,
     busy_reason,
     last_ended,
+    log_compaction_spec,
+    log_merge_spec,
+    log_name,
     unfinished,
 )
 from tandem.spec.fields import format_duration, format_quantity

@@ -22,19 +22,17 @@ import numpy as np
 
 from tandem.delta.log import files as files_
 from tandem.intervals import NEVER, IntervalSet
-from tandem.planning.auto.child_compactions import (
-    RETENTION_LINE,
-    ChildCompaction,
-    TableId,
-    drop_name,
-    drop_spec,
-)
 from tandem.planning.auto.facts import (
+    RETENTION_LINE,
     AutoCompactionDecision,
+    ChildCompaction,
     ChildState,
+    TableId,
     after_failure,
     beyond_history_limits,
     busy_reason,
+    drop_name,
+    drop_spec,
     last_ended,
     unfinished,
 )

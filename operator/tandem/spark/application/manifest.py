@@ -32,8 +32,8 @@ from tandem.spark.application.port import (
     state_of,
 )
 from tandem.spark.runtime.session import JOB_CONF, WORKER_BYTES, session_conf
-from tandem.spec.common import API_VERSION
-from tandem.spec.labels import (
+from tandem.spec.common import (
+    API_VERSION,
     ATTEMPT_LABEL,
     INPUT_BYTES_ANNOTATION,
     KIND_LABEL,

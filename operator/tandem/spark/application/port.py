@@ -13,7 +13,7 @@ from tandem.errors import Reason
 from tandem.jobs.runner import OUT_OF_MEMORY, JobPhase, JobRequest, JobStatus
 from tandem.json_types import Json
 from tandem.spark.application.policy import TemplatePolicy
-from tandem.spec.labels import LOG_ANNOTATION
+from tandem.spec.common import LOG_ANNOTATION
 
 # The status of a job from its `SparkApplication` and its driver's pod. Pure.
 #

@@ -16,7 +16,7 @@ from tandem.errors import InvalidSpec
 from tandem.json_types import Json
 from tandem.spark.application.arguments import shown, wrong_texts
 from tandem.spark.runtime.session import session_conf
-from tandem.spec.labels import MANAGED_BY, PREFIX
+from tandem.spec.common import MANAGED_BY, PREFIX
 
 OURS: Final = (
     "apiVersion",

@@ -25,9 +25,9 @@ def run(control: Control, context: SparkContext, stop: threading.Event | None = 
     """
     match control.spec.job.app:
         case "rewrite":
-            from tandem.spark.jobs.rewrite import job
+            from tandem.spark.jobs import rewrite
 
-            job.run(control, context, stop=stop)
+            rewrite.run(control, context, stop=stop)
         case "stitch":
             from tandem.spark.jobs import stitch
 
@@ -80,9 +80,9 @@ def run_here(control: Control, ended: threading.Event, turn: AbstractContextMana
 def _in_one_turn(control: Control) -> bool:
     match control.spec.job.app:
         case "rewrite":
-            from tandem.spark.jobs.rewrite import job
+            from tandem.spark.jobs import rewrite
 
-            return job.run_here(control)
+            return rewrite.run_here(control)
         case "ingest":
             from tandem.spark.jobs import ingest
 

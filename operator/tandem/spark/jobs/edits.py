@@ -18,9 +18,9 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from tandem.delta import dv
+from tandem.delta.datafiles.edited_files import EditedFile, FileEditor
+from tandem.delta.datafiles.encoded_columns import NewValues
 from tandem.delta.datafiles.reader import TableFormat
-from tandem.delta.datafiles.rowgroups.edited import EditedFile, FileEditor
-from tandem.delta.datafiles.rowgroups.encoded import NewValues
 from tandem.errors import CountMismatch
 from tandem.jobs.formats import EditRound, InputFile, JobTable, RoundRequest, SideFileRef
 from tandem.jobs.results import JobResult

@@ -43,11 +43,11 @@ from tandem.spark.runtime.row_files import (
     unwritten,
 )
 from tandem.spark.runtime.written_facts import store_facts
-from tandem.spark.sources import arrow_rows, readers, source_pin
+from tandem.spark.sources import arrow_rows, readers
 from tandem.spark.sources.arrow_rows import in_batches
 from tandem.spark.sources.options import checked
-from tandem.statements.generate import quote_name
 from tandem.statements.local import NeedsSpark
+from tandem.statements.tree import quote_name
 from tandem.storage import Store
 from tandem.timeline.file_columns import rows_within
 
@@ -361,7 +361,7 @@ def _written(
     spec = control.spec
     store_facts(control.store, spec.table.table_id, (f for each in written for f in each.files))
     if source is not None:
-        source_pin.unchanged(control, source)
+        readers.unchanged(control, source)
     return JobResult(
         operation_id=spec.operation_id,
         attempt=spec.attempt,

@@ -40,7 +40,7 @@ from tandem.spark.runtime.row_files import (
     open_input,
 )
 from tandem.statements.local import LocalStatement, NeedsSpark, compile_statement
-from tandem.statements.local.rows import NOT_OURS
+from tandem.statements.local.kernels import NOT_OURS
 from tandem.statements.statement import Statement, parse_statement, referenced
 from tandem.storage import Store
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final, Self
 import numpy as np
 import pyarrow as pa
 
-from tandem.delta.calendar import python_values
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat
 from tandem.delta.datafiles.writer import (
     ParquetDataWriter,
@@ -23,14 +22,16 @@ from tandem.delta.datafiles.writer import (
     limit_held,
     repetitive_columns,
 )
-from tandem.delta.partitions import unstorable
+from tandem.delta.partitions import python_values, unstorable
 from tandem.distinct import IntArray
 from tandem.errors import StatementFailed
 from tandem.jobs.formats import JobSpec, LogMergeJob
 from tandem.jobs.results import JobResult, OutputFile
-from tandem.mergelog.rows.blocks import by_group, rows_at
-from tandem.mergelog.rows.records import Overlay
-from tandem.mergelog.rows.winners import (
+from tandem.mergelog.blocks import by_group, rows_at
+from tandem.mergelog.log_table import LogSettings, block_schema
+from tandem.mergelog.records import Overlay
+from tandem.mergelog.versions import Block
+from tandem.mergelog.winners import (
     MATCHES,
     LogWinners,
     MatchedRows,
@@ -39,8 +40,6 @@ from tandem.mergelog.rows.winners import (
     of_places,
     winners_of,
 )
-from tandem.mergelog.state.log_table import LogSettings, block_schema
-from tandem.mergelog.state.versions import Block
 from tandem.spark.runtime.control import (
     Control,
     Counter,

@@ -2,9 +2,9 @@
 
 Round 0 merges into the files of the job; then the driver serves rounds as the statement job does:
 the whole merge again at a later version, or only rows of the table that are new since. A merge that
-inserts records which source row matched which row (`row_hash.py`), so that the engine can decide
-whether a part suffices. The source is pinned on first read (`source_pin.py`). The user's text is
-parsed here, where the source's columns are known, and Spark receives canonical text only
+inserts records which source row matched which row (`merge_source.py`), so that the engine can
+decide whether a part suffices. The source is pinned on first read (`readers.py`). The user's text
+is parsed here, where the source's columns are known, and Spark receives canonical text only
 (`spark_merge`).
 
 Where the meaning is proven equal, and the source is small, tasks merge over Arrow (`local_merge`),
@@ -31,7 +31,7 @@ from tandem.spark.jobs.statement import ArrowRound, arrow_then_spark, rounds_her
 from tandem.spark.runtime.control import Control
 from tandem.spark.runtime.frames import cardinality, reported_shares
 from tandem.spark.runtime.row_files import joined, logged_partition_values
-from tandem.spark.sources import source_pin
+from tandem.spark.sources import readers
 from tandem.statements.local import NeedsSpark
 
 if TYPE_CHECKING:
@@ -208,15 +208,15 @@ def _is_small(sides: Sides) -> bool:
 def _held(control: Control) -> Iterator[Held]:
     """The pinned source, checked before and after it is read: an error in between may be a
     consequence of the change. Raises: SourceChanged."""
-    found, source = source_pin.pinned(control)
+    found, source = readers.pinned(control)
     try:
         yield found, source
     except SourceChanged:
         raise
     except Exception:
-        source_pin.check(control, found)
+        readers.check(control, found)
         raise
-    source_pin.check(control, found)
+    readers.check(control, found)
 
 
 def _write(

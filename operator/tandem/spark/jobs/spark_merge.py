@@ -19,6 +19,7 @@ from tandem.errors import InvalidSpec, StatementFailed
 from tandem.jobs.formats import SOURCE_IDS, InputFile, MergeJob, SourceJob
 from tandem.reconcile.matches import KEPT
 from tandem.spark.jobs.local_merge import MergedRows, changed
+from tandem.spark.jobs.merge_source import with_identity
 from tandem.spark.runtime.control import Control
 from tandem.spark.runtime.frames import Batches, answers, read_rows, table_schema, task_number
 from tandem.spark.runtime.listing import ListedSource, check_unique_names
@@ -33,13 +34,12 @@ from tandem.spark.runtime.row_files import (
     split_by,
     unwritten,
 )
-from tandem.spark.sources import readers, source_pin
+from tandem.spark.sources import readers
 from tandem.spark.sources.casts import assigned, check_columns
 from tandem.spark.sources.options import check_option_names, source_job
-from tandem.spark.sources.row_hash import with_identity
-from tandem.spark.sources.source_pin import SourcePin
-from tandem.statements.generate import quote_name
+from tandem.spark.sources.readers import SourcePin
 from tandem.statements.merge import SOURCE, TABLE, Clause, MergeStatement, parse_merge
+from tandem.statements.tree import quote_name
 from tandem.statements.types import Schema
 from tandem.storage import Store
 
@@ -139,7 +139,7 @@ CLAUSE = "__tandem_clause"
 _NONE = -1
 """The clause of rows that matched, but to which no clause applies."""
 
-Held = tuple[source_pin.SourcePin, ListedSource | None]
+Held = tuple[readers.SourcePin, ListedSource | None]
 """The pinned source, and its files; None for a Delta table."""
 
 

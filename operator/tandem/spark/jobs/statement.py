@@ -39,8 +39,8 @@ from tandem.spark.runtime.row_files import (
     logged_partition_values,
 )
 from tandem.spark.runtime.written_facts import store_facts
-from tandem.statements.generate import quote_name
 from tandem.statements.local import NeedsSpark
+from tandem.statements.tree import quote_name
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -1,7 +1,7 @@
 """The stitch job: replaces each run of a log's blocks by one block, or several if it is large.
 
 One Spark task per run; a context is enough. What a stitched block keeps is decided by
-`tandem.mergelog.rows.records`.
+`tandem.mergelog.records`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 from tandem.jobs.formats import JobSpec, StitchJob
 from tandem.jobs.results import JobResult, OutputFile
-from tandem.mergelog.rows.stitch import StitchRequest, stitch
-from tandem.mergelog.runs import BlockRun
-from tandem.mergelog.state.log_table import LogSettings
-from tandem.mergelog.state.versions import DELETES, Block
+from tandem.mergelog.log_table import LogSettings
+from tandem.mergelog.stitch import StitchRequest, stitch
+from tandem.mergelog.versions import DELETES, Block, BlockRun
 from tandem.spark.runtime.control import Control, Counter, Counters, job_table_format, reported
 from tandem.spark.runtime.frames import each_in_a_task
 from tandem.storage import Store

@@ -18,8 +18,7 @@ from tandem.jobs.formats import (
     RewriteJob,
     StatementJob,
 )
-from tandem.spark.jobs import ingest, statement
-from tandem.spark.jobs.rewrite import job as rewrite
+from tandem.spark.jobs import ingest, rewrite, statement
 from tandem.spark.runtime.control import Control
 from tandem.storage import open_store
 

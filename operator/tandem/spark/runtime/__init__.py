@@ -7,10 +7,10 @@ Must not import a job or a source. Credentials come from the environment only.
     parent_watch  the end of the engine
     session       finds Java, pins the session's settings
     jvm           a JVM beside this process
-    frames        rows of a table as DataFrames; work in Spark's tasks, and its answers
-    schemas       Spark's schema of a table
-    datasource    the data source over our reader; what each task reads
+    frames        rows of a table as DataFrames; work in Spark's tasks, its answers, and the
+                  exchange of blocks between tasks
+    datasource    the data source over our reader; what each task reads; Spark's schema of a table
     row_files     writes rows to data files; where each row went
     written_facts facts of these files, for the index
-    listing       the files at a location, and the columns in names of folders
+    listing       the files at a location, the columns in names of folders, schemas of Parquet files
 """

@@ -4,6 +4,8 @@ So Spark's tasks need no Hadoop file system, no second set of credentials, and n
 (`docs/decisions/0022-spark-reads-through-our-store.md`). A small file that the driver writes beside
 the job's other control files describes the read; options name it. Two hidden columns are added: the
 input that a row is from, and its position in that file.
+
+Python workers of a user's session need this module: it imports little.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import json
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -21,6 +23,7 @@ from pyspark.sql.datasource import (
     DataSourceReader,
     InputPartition,
 )
+from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
 from tandem.delta.datafiles.conform import all_nullable
 from tandem.delta.dv import from_base64
@@ -36,10 +39,6 @@ from tandem.spark.runtime.control import (
 from tandem.spark.runtime.listing import decoding_error
 from tandem.spark.runtime.row_files import HIDDEN, INPUT, POSITION, InputSplit, open_input
 from tandem.storage import Store, open_store
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
 
 # Distribution of inputs over Spark's tasks: small ones together, large ones in parts.
 
@@ -200,3 +199,19 @@ def _with_input(batch: pa.RecordBatch, input_: int, names: Sequence[str]) -> pa.
     constant = pa.repeat(pa.scalar(input_, pa.int32()), batch.num_rows)
     columns = [constant if n == INPUT else batch.column(n) for n in names]
     return pa.RecordBatch.from_arrays(columns, names=list(names))
+
+
+def spark_schema(schema_string: str) -> StructType:
+    """From the columns in Delta's metadata; all nullable at any level, and without metadata."""
+    schema = StructType.fromJson(json.loads(schema_string))
+    return StructType([StructField(f.name, _nullable(f.dataType), True) for f in schema.fields])
+
+
+def _nullable(type_: Any) -> Any:
+    if isinstance(type_, StructType):
+        return StructType([StructField(f.name, _nullable(f.dataType), True) for f in type_.fields])
+    if isinstance(type_, ArrayType):
+        return ArrayType(_nullable(type_.elementType), True)
+    if isinstance(type_, MapType):
+        return MapType(_nullable(type_.keyType), _nullable(type_.valueType), True)
+    return type_

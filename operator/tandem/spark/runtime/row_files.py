@@ -15,8 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tandem.delta.datafiles.conform import conform, forbidden_null
-from tandem.delta.datafiles.file_errors import SchemaMismatch, require_utf8
+from tandem.delta.datafiles.conform import SchemaMismatch, conform, forbidden_null, require_utf8
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat
 from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile, limit_held
 from tandem.delta.partitions import (

@@ -58,7 +58,7 @@ _SQL_CONF: Final = {
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
     "spark.sql.datetime.java8API.enabled": "false",
     "spark.sql.legacy.timeParserPolicy": "CORRECTED",
-    # How literals are parsed; see `tandem.statements.generate`.
+    # How literals are parsed; see `tandem.statements.tree`.
     "spark.sql.parser.escapedStringLiterals": "false",
     "spark.sql.legacy.consecutiveStringLiterals.enabled": "false",
     "spark.sql.legacy.exponentLiteralAsDecimal.enabled": "false",

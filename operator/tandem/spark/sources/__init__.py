@@ -2,8 +2,7 @@
 
 Never guesses: a value that does not fit is an error, and no row is dropped.
 
-    readers           a source as a DataFrame
-    footers           schemas of Parquet files
+    readers           a source as a DataFrame; keeps a merge's source at one state
     options           options of a source
     text_frames       CSV and JSON as DataFrames
     arrow_rows        a small source in the columns of a table, without Spark
@@ -12,6 +11,4 @@ Never guesses: a value that does not fit is an error, and no row is dropped.
     csv_text          RFC 4180 as arrays of texts, and the columns of a file
     json_text         JSON lines as arrays of texts, and their fields; pure
     casts             values as those of a table: columns by name, texts exactly, CHAR(n)
-    source_pin        keeps a merge's source at one state
-    row_hash          an identity for each source row, by Spark and over Arrow
 """

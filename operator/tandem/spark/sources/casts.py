@@ -25,7 +25,7 @@ from tandem.errors import InvalidSpec, StatementFailed
 from tandem.remedies import HEADER_AND_SEP
 from tandem.spark.sources.text_records import FILE, FOLDER, LINE
 from tandem.statements.coercion import assignment_loss
-from tandem.statements.generate import quote_name
+from tandem.statements.tree import quote_name
 from tandem.statements.types import NULL, STRING, decimal
 from tandem.statements.types import SqlType as StatementType
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tandem.delta.datafiles.file_errors import missing
+from tandem.delta.datafiles.conform import missing
 from tandem.errors import ObjectNotFound, SourceUnreadable, StatementFailed
 from tandem.remedies import ENCODING
 from tandem.storage import Store

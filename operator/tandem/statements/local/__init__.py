@@ -5,10 +5,8 @@ numbers of rows, so the part of the language for which differential tests prove 
 evaluated here, too. `compile_…` returns None for everything else, and its result raises
 `NeedsSpark` instead of returning a value where Spark would raise. Pure: no I/O, no Spark.
 
-    expression  expressions
-    kernels     operators and functions
-    rows        rows and their columns
-    statement   update and delete
+    expression  expressions; update and delete
+    kernels     rows and their columns, operators and functions
     merge       merge
 """
 
@@ -17,10 +15,14 @@ from typing import TYPE_CHECKING
 from tandem.exports import exports
 
 if TYPE_CHECKING:
-    from tandem.statements.local.expression import LocalExpression, compile_expression
+    from tandem.statements.local.expression import (
+        LocalExpression,
+        LocalStatement,
+        compile_expression,
+        compile_statement,
+    )
+    from tandem.statements.local.kernels import LocalRows, NeedsSpark
     from tandem.statements.local.merge import LocalClause, LocalMerge, RowPairs, compile_merge
-    from tandem.statements.local.rows import LocalRows, NeedsSpark
-    from tandem.statements.local.statement import LocalStatement, compile_statement
 
 __all__ = [
     "LocalClause",
@@ -44,9 +46,9 @@ __getattr__ = exports(
         "LocalClause": "merge",
         "LocalMerge": "merge",
         "compile_merge": "merge",
-        "LocalRows": "rows",
-        "NeedsSpark": "rows",
-        "LocalStatement": "statement",
-        "compile_statement": "statement",
+        "LocalRows": "kernels",
+        "NeedsSpark": "kernels",
+        "LocalStatement": "expression",
+        "compile_statement": "expression",
     },
 )

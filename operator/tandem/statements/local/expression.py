@@ -2,7 +2,8 @@
 
 Each node becomes a function of the rows. All operands are evaluated on all rows; Spark may skip
 some (the right side of AND, the branches of CASE). So an error here, on rows where Spark might not
-raise, only sends the rows to Spark; the reverse does not happen.
+raise, only sends the rows to Spark; the reverse does not happen. So updates and deletes are
+evaluated over Arrow tables (`LocalStatement`).
 """
 
 from __future__ import annotations
@@ -12,13 +13,22 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tandem.statements import coercion, tree
 from tandem.statements.local import kernels
-from tandem.statements.local.kernels import Value, constant, constant_as, function_of
-from tandem.statements.local.rows import LocalRows, NeedsSpark, arrow_type
+from tandem.statements.local.kernels import (
+    LocalRows,
+    NeedsSpark,
+    Value,
+    arrow_type,
+    constant,
+    constant_as,
+    function_of,
+)
+from tandem.statements.statement import Statement
 from tandem.statements.tree import Expr
 from tandem.statements.types import BOOLEAN, NULL, STRING, SqlType, as_decimal
 
@@ -439,3 +449,69 @@ _PARTS: Final[Mapping[str, Callable[[Value, str], Value]]] = {
     "endswith": pc.ends_with,
     "contains": pc.match_substring,
 }
+
+
+@dataclass(frozen=True)
+class LocalStatement:
+    """A statement that can be evaluated over Arrow.
+
+    Attributes:
+        where: None affects every row.
+        assignments: by column; the value has the column's type. Empty for a delete.
+        kept: the other columns that new rows hold, with the values that they had; None for all.
+    """
+
+    where: LocalExpression | None
+    assignments: Mapping[str, LocalExpression]
+    kept: frozenset[str] | None = None
+
+    def matching(self, table: pa.Table) -> Any:
+        """The indexes of the rows that are affected, ascending, as an int64 array.
+
+        Args:
+            table: live rows, columns by the names of the schema, at least those of the condition.
+        Raises: NeedsSpark if Spark raises on one of the rows, or may do so.
+        """
+        if self.where is None:
+            return pa.array(np.arange(table.num_rows, dtype=np.int64))
+        return self.where.where(LocalRows.of(table))
+
+    def written(self, affected: pa.Table) -> pa.Table:
+        """The new contents of affected rows, on which alone values are evaluated: all columns of
+        the given table, or those that are set and kept. Raises: NeedsSpark; KeyError for a missing
+        column."""
+        rows = LocalRows.of(affected)
+        if self.kept is None:
+            return rewritten(affected, self.assignments, rows)
+        found = {name: affected[name] for name in affected.column_names if name in self.kept}
+        return pa.table(found | {n: value.evaluate(rows) for n, value in self.assignments.items()})
+
+
+def rewritten(
+    before: pa.Table, assignments: Mapping[str, LocalExpression], rows: LocalRows
+) -> pa.Table:
+    """The rows with new values of the set columns. Raises: NeedsSpark; KeyError for a missing
+    column."""
+    after = before
+    for name, value in assignments.items():
+        index = before.schema.get_field_index(name)
+        if index < 0:
+            raise KeyError(name)
+        after = after.set_column(index, before.schema.field(index).name, value.evaluate(rows))
+    return after
+
+
+def compile_statement(statement: Statement) -> LocalStatement | None:
+    """The statement over Arrow; None if only Spark can evaluate a part of it.
+
+    Values are cast to their columns in the tree (`tandem.statements.statement.stored`), as
+    Spark's ANSI store assignment does. A value that does not fit raises NeedsSpark.
+    """
+    where = None
+    if statement.where is not None:
+        where = compile_expression(statement.where)
+        if where is None:
+            return None
+    values = {item.column: compile_expression(item.value) for item in statement.assignments}
+    known = {name: value for name, value in values.items() if value is not None}
+    return LocalStatement(where, known) if len(known) == len(values) else None

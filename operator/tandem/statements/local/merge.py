@@ -13,9 +13,8 @@ import pyarrow.compute as pc
 
 from tandem.distinct import number_rows
 from tandem.statements import coercion, tree
-from tandem.statements.local.expression import LocalExpression, compile_expression
-from tandem.statements.local.rows import LocalRows, NeedsSpark
-from tandem.statements.local.statement import rewritten
+from tandem.statements.local.expression import LocalExpression, compile_expression, rewritten
+from tandem.statements.local.kernels import LocalRows, NeedsSpark
 from tandem.statements.merge import SOURCE, TABLE, Clause, ClauseAction, MergeStatement, When
 from tandem.statements.tree import Expr
 
