@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tandem.cli.errors import Exit, say
-from tandem.errors import InvalidSpec
+from tandem.errors import InvalidSpec, SparkMissing
 
 if TYPE_CHECKING:
     from tandem.kube.dev.controller import DevSettings
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from tandem.locks.etcd.store import EtcdSettings
 
 _LEAST_TABLE_MEMORY = 2**20
+_LEAST_WITH_SPARK = 2 << 30
+"""A JVM for small jobs takes one half, with its Python workers."""
 
 
 class Locks(StrEnum):
@@ -93,6 +95,49 @@ def table_memory(text: str) -> int:
 def small_jobs(text: str) -> int:
     """Bytes that a job may read that is done without Spark; 0 for none. Raises: InvalidSpec."""
     return _quantity(text, "--small-jobs")
+
+
+def small_jobs_on_spark(wanted: bool, small: int) -> bool:
+    """Whether small jobs have Spark beside our processes.
+
+    Args:
+        small: how many bytes they read at most, 0 if there are none.
+    Raises: InvalidSpec if there are none, or for too little memory; SparkMissing if Spark cannot be
+        started here.
+    """
+    if not wanted:
+        return False
+    where: dict[str, str] = {"resource": "tandem operator", "field": "--small-jobs-on-spark"}
+    if not small:
+        raise InvalidSpec(
+            "there are no small jobs",
+            **where,
+            found="--small-jobs 0",
+            remedy="Leave one of the two options out",
+        )
+    from tandem.spark.runtime.session import find_java, memory_here, spark_home
+
+    memory, limited = memory_here()
+    if limited and memory < _LEAST_WITH_SPARK:
+        raise InvalidSpec(
+            "too little memory for a JVM",
+            **where,
+            found=f"a limit of {memory >> 20}Mi",
+            expected=f"at least {_LEAST_WITH_SPARK >> 20}Mi",
+            remedy="Raise the memory limit of the operator's pod, or leave the option out",
+        )
+    try:
+        find_java()
+        spark_home()
+    except SparkMissing as error:
+        raise SparkMissing(
+            error.message,
+            **where,
+            found=error.found,
+            expected=error.expected,
+            remedy="Run the operator in Tandem's image, or leave the option out",
+        ) from error
+    return True
 
 
 def _quantity(text: str, option: str) -> int:

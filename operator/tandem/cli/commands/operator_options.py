@@ -114,6 +114,12 @@ def operator(
         "Jobs that read at most so much are done without Spark, by processes of the operator's "
         "pod, one for each tenant; 0: every job is a SparkApplication.",
     ),
+    small_jobs_on_spark: bool = option(
+        False,
+        "Of these jobs, do those that need Spark by a JVM beside the tenant's process, not as "
+        "SparkApplications. Needs Java and PySpark, as the image has them, and a pod's memory "
+        "limit of 2Gi, more for several tenants.",
+    ),
     deadline: int = option(
         0,
         "activeDeadlineSeconds of operations that name none; 0: no deadline. Set it if "
@@ -183,6 +189,7 @@ def operator(
 
     # Report an invalid rule before the start.
     LocationPolicy(tuple(allowed_locations or ()), tuple(allowed_endpoints or ()))
+    most_bytes = operator.small_jobs(small_jobs)
     settings = OperatorSettings(
         namespaces=tuple(namespaces or ()),
         kubeconfig=kubeconfig,
@@ -199,7 +206,8 @@ def operator(
         allowed_locations=tuple(allowed_locations or ()),
         allowed_endpoints=tuple(allowed_endpoints or ()),
         job_limits=JobLimits(max_jobs, max_jobs_per_namespace, max_jobs_per_table),
-        small_job_bytes=operator.small_jobs(small_jobs),
+        small_job_bytes=most_bytes,
+        small_jobs_on_spark=operator.small_jobs_on_spark(small_jobs_on_spark, most_bytes),
         deadline_s=deadline,
         automatic_slots=automatic_slots,
         store_timeout_s=store_timeout,

@@ -13,11 +13,13 @@ import os
 import resource
 import signal
 import socket
+import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Final
 
 import structlog
@@ -69,6 +71,7 @@ class ChildSettings:
         member: the child's name and nonce among those that hold claims, as of `LockMembers`.
         memory: how many bytes the process may have, None for any number.
         rules: which jobs it does itself; None for no job.
+        folder: its own one, for temporary files, if it may have a JVM.
         configure: called first.
     """
 
@@ -77,6 +80,7 @@ class ChildSettings:
     member: tuple[str, str]
     memory: int | None
     rules: SmallJobRules | None
+    folder: Path | None
     configure: Callable[[], None] | None
 
 
@@ -84,11 +88,14 @@ def main(own: socket.socket, settings: ChildSettings, environ: Mapping[str, str]
     """Do what the operator says, and end with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the operator ends us
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.setsid()  # whatever it starts is of this session, and ends with it
     if settings.memory is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (settings.memory, resource.RLIM_INFINITY))
     os.environ.clear()
     os.environ.update(environ)
     threading.stack_size(_STACK)
+    if settings.folder is not None:
+        tempfile.tempdir = str(settings.folder)
     if settings.configure is not None:
         settings.configure()
     import_kinds()
@@ -181,6 +188,7 @@ class _Child:
                 settings.rules,
                 lambda uid, has: _soon(loop, link.tell, "small_job", uid, has),
                 lambda: _soon(loop, link.tell, "harmed"),
+                settings.folder,
             )
         self._context = context = OperatorContext(
             settings=settings.operator,
@@ -291,8 +299,6 @@ class _Child:
     def _renewed(self, secret: str, environ: Mapping[str, str]) -> None:
         """The tenant's Secret was read."""
         tenant = Tenant(self._tenant.namespace, self._tenant.account, secret, environ)
-        if self._small is not None:
-            self._small.tenant = tenant
         wanted = environment(tenant, self._environ)
         # Threads may read it now: what stays the same must be there all the time.
         for name in os.environ.keys() - wanted.keys():
@@ -300,6 +306,8 @@ class _Child:
         for name, value in wanted.items():
             if os.environ.get(name) != value:
                 os.environ[name] = value
+        if self._small is not None:
+            self._small.renewed(tenant)
 
 
 async def _pong() -> bool:

@@ -12,7 +12,9 @@ import contextlib
 import contextvars
 import itertools
 import os
+import shutil
 import socket
+import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -22,7 +24,7 @@ from functools import partial
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from signal import SIGKILL, Signals
+from signal import Signals
 from typing import Final
 from zlib import crc32
 
@@ -31,6 +33,7 @@ from kopf import DaemonStoppingReason
 
 from tandem.errors import InvalidSpec, LocksUnavailable, Reason
 from tandem.kube.children import child as child_process
+from tandem.kube.children import sessions
 from tandem.kube.children.at_work import AtWork
 from tandem.kube.children.child import ChildSettings, RunEnd
 from tandem.kube.children.link import LONGEST_OF_CHILD, TASK, LinkEnded
@@ -154,8 +157,10 @@ class ChildProcess:
         process: ForkServerProcess,
         services: ChildServices,
         at_work: AtWork,
+        folder: Path | None = None,
     ) -> None:
         self.key = key
+        self.folder = folder
         self.at_work = at_work
         self.services = services
         self.runs: dict[str, asyncio.Future[bool]] = {}
@@ -179,8 +184,9 @@ class ChildProcess:
 
     @property
     def memory(self) -> int:
-        """Bytes that it has for itself: what a kill gives back. 0 if it has ended."""
-        return _private_bytes(self.pid)
+        """Bytes that it and what it has started have for themselves: what a kill gives back. 0 if
+        it has ended."""
+        return sessions.private_bytes(self.pid)
 
     async def run(self, kind: str, uid: str, *, on_spark: bool) -> bool:
         """Have it control a resource, until that is over (False) or left to the next one (True).
@@ -223,9 +229,7 @@ class ChildProcess:
             return
         self._killed_for = self._killed_for or why
         self._process.kill()
-        if self._lives_unseen:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, SIGKILL)
+        sessions.kill(self.pid)
 
     def close(self, why: str) -> None:
         """Let it end: it controls nothing."""
@@ -262,6 +266,10 @@ class ChildProcess:
         if self._process.is_alive() or self._lives_unseen:
             self.kill("it did not end")
             self._process.join(_END_S)
+        # A JVM ends by itself, and removes its files.
+        sessions.end(self.pid, _END_S)
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     @property
     def _lives_unseen(self) -> bool:
@@ -285,15 +293,6 @@ def _how(code: int | None) -> str:
         signals = {number.value: number.name for number in Signals}  # some have no name
         return f"its process was killed by {signals.get(-code, f'signal {-code}')}"
     return f"its process ended with exit code {code}"
-
-
-def _private_bytes(pid: int) -> int:
-    try:
-        text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
-    except OSError:
-        return 0
-    kinds = ("Private_Clean:", "Private_Dirty:")
-    return sum(int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith(kinds))
 
 
 @dataclass(slots=True)
@@ -510,12 +509,17 @@ class ChildProcesses:
         member = (f"{context.settings.instance}/{number}", context.nonces.nonce())
         members = LockMembers(context.locks, *member)
         tenant = Tenant(key.namespace, key.account)
+        rules = context.settings.small_jobs if context.settings.small_job_bytes else None
+        folder = None
+        if rules is not None and rules.heap:
+            folder = Path(tempfile.gettempdir(), f"tandem-{number}")
         settings = ChildSettings(
             replace(context.settings, etcd=None, kubeconfig=None),
             tenant,
             member,
             self._memory,
-            context.settings.small_jobs if context.settings.small_job_bytes else None,
+            rules,
+            folder,
             self._configure,
         )
 
@@ -531,6 +535,8 @@ class ChildProcesses:
         def started() -> tuple[ForkServerProcess, socket.socket, AtWork]:
             ours, theirs = socket.socketpair()
             try:
+                if folder is not None:
+                    folder.mkdir(mode=0o700)
                 process = self._forks.Process(
                     target=child_process.main,
                     args=(theirs, settings, environment(tenant, self._own)),
@@ -541,6 +547,8 @@ class ChildProcesses:
                 return process, ours, AtWork.shared(ours)
             except BaseException:
                 ours.close()
+                if folder is not None:
+                    shutil.rmtree(folder, ignore_errors=True)
                 raise
             finally:
                 theirs.close()
@@ -561,7 +569,7 @@ class ChildProcesses:
             self._locations[key.namespace],
         )
         await services.link.connect(own, LONGEST_OF_CHILD)
-        child = ChildProcess(key, process, services, at_work)
+        child = ChildProcess(key, process, services, at_work, folder)
         services.on_harmed = lambda: self._retire(child)
         serving = asyncio.create_task(self._serve(child, members), name=f"{TASK}serve")
         self._serving.add(serving)
@@ -704,7 +712,8 @@ class ChildProcesses:
         living = self.living()
         if not living or await asyncio.to_thread(self._pod.share) < _FULL:
             return
-        largest = max(living, key=lambda child: child.memory)
+        sizes = await asyncio.to_thread(lambda: [child.memory for child in living])
+        largest = living[sizes.index(max(sizes))]
         _log.warning("killed a child", namespace=largest.key.namespace, why="memory")
         largest.spared = True
         largest.kill("it was the largest process when the pod's memory ran short")
