@@ -228,7 +228,7 @@ def test_a_jvm_that_starts_is_not_killed_under_a_job_that_came_meanwhile(
 def bounded(started: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Started:
     """Spark for small jobs."""
     monkeypatch.setattr(session, "build_conf", lambda **_: {"spark.driver.extraJavaOptions": ""})
-    spark = LocalSpark(tmp_path, JvmBounds(512 << 20, tmp_path, idle_s=0.05))
+    spark = LocalSpark(tmp_path, JvmBounds(512 << 20, tmp_path / "files", idle_s=0.05))
     return Started(spark, started.jvms)
 
 
@@ -270,7 +270,8 @@ def test_a_small_job_does_not_wait_for_long(
     assert first.failure is None
 
 
-def test_a_bounded_jvm_that_is_idle_ends(bounded: Started) -> None:
+def test_a_bounded_jvm_that_is_idle_ends(bounded: Started, tmp_path: Path) -> None:
+    """The next one finds nothing that it has left."""
     first = opened(bounded, "first")
     second = job(bounded, "second")
     first.end()
@@ -279,8 +280,11 @@ def test_a_bounded_jvm_that_is_idle_ends(bounded: Started) -> None:
     assert jvm.said == []
     second.end()
     await_that(lambda: jvm.said == ["end"], lambda: jvm.said)
+    left = tmp_path / "files" / "left"
+    left.touch()
     third = job(bounded, "third")
     await_that(lambda: len(bounded.jvms) == 2, "another JVM")
+    assert not left.exists()
     bounded.jvms[1].opened.set()
     assert third.has_spark.wait(100)
     third.end()

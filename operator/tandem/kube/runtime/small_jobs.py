@@ -74,7 +74,7 @@ class SmallJobs:
         small = None
         if rules.heap:
             assert folder is not None
-            self._spark = LocalSpark(folder, JvmBounds(rules.heap, folder))
+            self._spark = LocalSpark(folder, JvmBounds(rules.heap, folder / "spark"))
             small = rules.most_bytes
         self._jobs = InProcessJobs(self._spark, self._changed, _AT_ONCE, small)
 

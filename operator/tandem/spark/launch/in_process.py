@@ -166,13 +166,15 @@ class _Job:
         self.control.said.asked.set()
 
     def status(self, log: str) -> JobStatus:
+        if self.needs_spark:  # its thread has nothing more to do
+            return JobStatus(JobPhase.ENDED, self.problem, log)
         if self.thread.is_alive():
             return JobStatus(JobPhase.RUNNING, log=log)
         if self.failure is not None:
             reason = self.failure.reason
             transient = reason in TRANSIENT
             return JobStatus(JobPhase.FAILED, str(self.failure), log, reason, transient)
-        return JobStatus(JobPhase.ENDED, self.problem, log)
+        return JobStatus(JobPhase.ENDED, log=log)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ one for small jobs of a process whose memory is bounded: it does one at a time, 
 
 from __future__ import annotations
 
+import shutil
 import sys
 import threading
 import time
@@ -48,7 +49,8 @@ class JvmBounds:
 
     Args:
         heap: its bytes.
-        folder: for its logs and for temporary files, which are left there if it is killed.
+        folder: for temporary files. What a JVM that was killed has left is removed before the next
+            one is started.
         idle_s: so long it stays without a job.
     """
 
@@ -236,9 +238,12 @@ class LocalSpark:
     def _started(self, request: JobRequest) -> _Shared:
         _require_none_else()
         self._logs.mkdir(parents=True, exist_ok=True)
+        if (bounds := self._bounds) is not None:
+            shutil.rmtree(bounds.folder, ignore_errors=True)
+            bounds.folder.mkdir(exist_ok=True)
+            log = self._logs / "spark.log"
+            return _Shared(LocalJvm("tandem", bounds.conf(), log, bounds.data), True)
         log = self._logs / f"{request.name}.log"
-        if self._bounds is not None:
-            return _Shared(LocalJvm("tandem", self._bounds.conf(), log, self._bounds.data), True)
         cores, heap = session.sizes_here()
         conf = session.build_conf(cores=cores, memory_bytes=heap, short=request.is_short)
         # A large job leaves room for those beside it.
