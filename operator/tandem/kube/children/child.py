@@ -15,7 +15,7 @@ import signal
 import socket
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
@@ -175,6 +175,7 @@ class _Child:
         self._loop = loop
         self._applications = KubeflowApplications(settings.operator.application)
         self._environ = environ
+        self._given: Set[str] = environ.keys()
         self._tenant = settings.tenant
         self._runs: dict[str, _Run] = {}
         self._locks = LinkedLocks(link, loop)
@@ -300,9 +301,11 @@ class _Child:
         """The tenant's Secret was read."""
         tenant = Tenant(self._tenant.namespace, self._tenant.account, secret, environ)
         wanted = environment(tenant, self._environ)
-        # Threads may read it now: what stays the same must be there all the time.
-        for name in os.environ.keys() - wanted.keys():
+        # Threads may read it now: what stays the same must be there all the time. And PySpark has
+        # names of its own there while it connects.
+        for name in self._given - wanted.keys():
             del os.environ[name]
+        self._given = wanted.keys()
         for name, value in wanted.items():
             if os.environ.get(name) != value:
                 os.environ[name] = value
