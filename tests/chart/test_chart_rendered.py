@@ -258,6 +258,13 @@ def test_the_command_line_knows_every_option(name: str) -> None:
             assert file.rpartition("/")[0] in paths, option
 
 
+def test_small_jobs_have_spark_in_the_operators_pod_only_where_that_is_chosen() -> None:
+    with_spark = [
+        name for name in MATRIX if "--small-jobs-on-spark" in arguments(template(MATRIX[name]))
+    ]
+    assert with_spark == ["jobs"]
+
+
 def test_an_external_etcd_is_reached_as_configured() -> None:
     assert {
         "--etcd-endpoint=https://etcd.example:2379",

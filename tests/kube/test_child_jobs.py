@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,18 +14,32 @@ from typing import Any
 import pytest
 
 from support.jobs import quick_lake
+from support.jobs.no_spark import NoSpark
 from support.jobs.quick_jobs import QuickJobs
 from support.jobs.quick_lake import QuickLake, just_before
 from support.lake.lake import batch
-from tandem.errors import InvalidSpec, JobRefused, OutOfMemory, Reason, TandemError
+from support.lake.rewritten import replace_all
+from tandem.errors import (
+    InvalidSpec,
+    JobFailed,
+    JobRefused,
+    OutOfMemory,
+    Reason,
+    SparkMissing,
+    StatementFailed,
+    TandemError,
+)
 from tandem.jobs.port import JobKey, JobPlace
 from tandem.jobs.runner import SMALL_BYTES, JobRequest
+from tandem.kube.runtime import small_jobs
 from tandem.kube.runtime.small_jobs import OperationJobs, SmallJobs
 from tandem.kube.runtime.tenants import SmallJobRules, Tenant
+from tandem.operations.kinds import replace as replace_kind
 from tandem.operations.machine.events import Effect, Event, Point
 from tandem.operations.session.job_control import FileJobs
 from tandem.operations.session.options import Interceptor, passthrough
 from tandem.spark import in_process
+from tandem.spark.local_spark import SparkBusy
 from tandem.spec.common import Operation
 from tandem.spec.status import OperationStatus, Phase
 
@@ -48,6 +63,7 @@ class Stage:
             self.rules,
             lambda *note: self.notes.append(note),
             lambda: self.notes.append(("harmed", None)),
+            Path("unused") if self.rules.heap else None,
         )
 
     def jobs(self, owner: str = "an operation") -> OperationJobs:
@@ -205,6 +221,82 @@ def test_a_job_for_which_there_is_no_thread_has_an_application(
     assert (status.phase, status.attempt) == (Phase.SUCCEEDED, 1), status
     assert len(stage.spark.started) == 1
     assert stage.notes == [("an operation", True), ("an operation", None)]
+
+
+class LocalSpark(NoSpark):
+    """Spark beside the child, where it fails with the first jobs."""
+
+    def __init__(self, *_: object) -> None:
+        self.errors: list[Exception] = []
+        self.begun: list[str] = []
+
+    def job(self, request: JobRequest) -> AbstractContextManager[Any]:
+        self.begun.append(request.name)
+        raise self.errors.pop(0)
+
+
+@pytest.fixture
+def with_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Stage, LocalSpark]:
+    beside = LocalSpark()
+    monkeypatch.setattr(small_jobs, "LocalSpark", lambda *_: beside)
+    return Stage(quick_lake.make(tmp_path), SmallJobRules(trusted=True, heap=1)), beside
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        SparkBusy("others have it"),
+        SparkMissing("no Java"),
+        JobFailed("the JVM was killed"),
+        OutOfMemory("in the JVM"),
+    ],
+)
+def test_where_spark_fails_beside_a_child_a_job_has_an_application(
+    with_spark: tuple[Stage, LocalSpark], error: Exception
+) -> None:
+    """In the same attempt: it says nothing about the job, nor about the child."""
+    stage, beside = with_spark
+    beside.errors = [error]
+    status = stage.run(stage.lake.delete("ln(v + 1) > 8"))
+    assert (status.phase, status.attempt) == (Phase.SUCCEEDED, 1), status
+    assert [request.name for request in stage.spark.started] == beside.begun
+    assert stage.notes == [("an operation", True), ("an operation", None)]
+    stage.lake.assert_clean()
+
+
+def test_what_spark_says_of_a_job_is_its_end(with_spark: tuple[Stage, LocalSpark]) -> None:
+    stage, beside = with_spark
+    beside.errors = [StatementFailed("of a row")]
+    status = stage.run(stage.lake.delete("ln(v + 1) > 8"))
+    assert (status.phase, status.conditions[0].reason) == (Phase.FAILED, "StatementFailed")
+    assert not stage.spark.started
+
+
+def test_without_a_spark_operator_a_job_tries_again_beside_its_child(
+    with_spark: tuple[Stage, LocalSpark],
+) -> None:
+    """It might wait for an application for ever."""
+    stage, beside = with_spark
+    beside.errors = [SparkBusy("others have it") for _ in range(3)]
+    stage.spark = _Refusing(JobRefused("no such kind", reason=Reason.SPARK_MISSING))
+    status = stage.run(stage.lake.delete("ln(v + 1) > 8"))
+    assert (status.phase, status.attempt) == (Phase.SUCCEEDED, 1), status
+    assert len(beside.begun) == 3
+    assert len(stage.spark.started) == 1
+
+
+def test_a_large_source_has_an_application(
+    with_spark: tuple[Stage, LocalSpark], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it was not measured before the job begins, as for a tenant without credentials."""
+    stage, beside = with_spark
+    monkeypatch.setattr(replace_kind, "check_loaded", lambda *_, **__: None)
+    for most in (SMALL_BYTES, 100):
+        monkeypatch.setattr(stage.small._jobs, "_small", most)
+        beside.errors = [StatementFailed("it is too wide")]
+        stage.run(replace_all(stage.lake, batch(70)))
+    assert len(beside.begun) == 1
+    assert len(stage.spark.started) == 1
 
 
 def test_what_an_operation_leaves_is_ended(stage: Stage) -> None:

@@ -191,14 +191,16 @@ def test_credentials_are_renewed_without_a_moment_without_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     own = {"PATH": "/bin", "AWS_ACCESS_KEY_ID": "ours", "AWS_SESSION_TOKEN": "ours"}
-    environ = Watched(own)
+    of_pyspark = {"PYSPARK_GATEWAY_PORT": "1"}
+    environ = Watched({**own, **of_pyspark})
     monkeypatch.setattr(os, "environ", environ)
-    child = cast(Any, SimpleNamespace(_tenant=Tenant("a"), _small=None, _environ=own))
+    given = {"_environ": own, "_given": own.keys()}
+    child = cast(Any, SimpleNamespace(_tenant=Tenant("a"), _small=None, **given))
     keys = {"AWS_ACCESS_KEY_ID": "one", "AWS_SECRET_ACCESS_KEY": "two"}
     child_module._Child._renewed(child, "v1", keys)
-    assert environ == {"PATH": "/bin", **keys}
+    assert environ == {"PATH": "/bin", **keys, **of_pyspark}
     child_module._Child._renewed(child, "v2", {**keys, "AWS_SECRET_ACCESS_KEY": "three"})
-    assert environ == {"PATH": "/bin", **keys, "AWS_SECRET_ACCESS_KEY": "three"}
+    assert environ == {"PATH": "/bin", **keys, "AWS_SECRET_ACCESS_KEY": "three", **of_pyspark}
 
 
 # In a cluster

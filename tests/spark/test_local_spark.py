@@ -21,7 +21,7 @@ from support.waiting import await_that
 from tandem.errors import JobFailed, OutOfMemory, TandemError
 from tandem.jobs.runner import JobRequest
 from tandem.spark import local_spark
-from tandem.spark.local_spark import LocalSpark
+from tandem.spark.local_spark import JvmBounds, LocalSpark, SparkBusy
 from tandem.spark.runtime import jvm, session
 from tandem.spark.runtime.jvm import LocalJvm
 
@@ -222,6 +222,86 @@ def test_a_jvm_that_starts_is_not_killed_under_a_job_that_came_meanwhile(
     assert second[0].has_spark.wait(100)
     first.end()
     second[0].end()
+
+
+@pytest.fixture
+def bounded(started: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Started:
+    """Spark for small jobs."""
+    monkeypatch.setattr(session, "build_conf", lambda **_: {"spark.driver.extraJavaOptions": ""})
+    spark = LocalSpark(tmp_path, JvmBounds(512 << 20, tmp_path / "files", idle_s=0.05))
+    return Started(spark, started.jvms)
+
+
+def opened(bounded: Started, name: str) -> Job:
+    """A job that has the first JVM."""
+    made = job(bounded, name)
+    await_that(lambda: bounded.jvms, "a JVM")
+    bounded.jvms[0].opened.set()
+    assert made.has_spark.wait(100)
+    return made
+
+
+def test_small_jobs_have_a_bounded_jvm_one_after_the_other(bounded: Started) -> None:
+    """Also those of which nothing says that they are short."""
+    first = opened(bounded, "first")
+    second = Job(bounded.spark, replace(SMALL, name="second", size_known=False))
+    third = job(bounded, "third")
+    bounded.spark.cancel("third")
+    third.thread.join(100)
+    assert isinstance(third.failure, JobFailed)
+    assert not second.has_spark.is_set()
+    first.end()
+    assert second.has_spark.wait(100)
+    second.end()
+    assert first.failure is second.failure is None
+    assert len(bounded.jvms) == 1
+
+
+def test_a_small_job_does_not_wait_for_long(
+    bounded: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That job may wait for locks of its operation."""
+    first = opened(bounded, "first")
+    monkeypatch.setattr(local_spark, "_PATIENCE_S", 0.05)
+    second = job(bounded, "second")
+    second.thread.join(100)
+    assert isinstance(second.failure, SparkBusy)
+    first.end()
+    assert first.failure is None
+
+
+def test_a_bounded_jvm_that_is_idle_ends(bounded: Started, tmp_path: Path) -> None:
+    """The next one finds nothing that it has left."""
+    first = opened(bounded, "first")
+    second = job(bounded, "second")
+    first.end()
+    assert second.has_spark.wait(100)
+    jvm = bounded.jvms[0]
+    assert jvm.said == []
+    second.end()
+    await_that(lambda: jvm.said == ["end"], lambda: jvm.said)
+    left = tmp_path / "files" / "left"
+    left.touch()
+    third = job(bounded, "third")
+    await_that(lambda: len(bounded.jvms) == 2, "another JVM")
+    assert not left.exists()
+    bounded.jvms[1].opened.set()
+    assert third.has_spark.wait(100)
+    third.end()
+
+
+def test_a_jvm_with_the_keys_of_before_is_replaced(bounded: Started) -> None:
+    """Once no job uses it."""
+    bounded.spark.replace()
+    first = opened(bounded, "first")
+    bounded.spark.replace()
+    second = job(bounded, "second")
+    first.end()
+    await_that(lambda: len(bounded.jvms) == 2, "another JVM")
+    assert bounded.jvms[0].said == ["end"]
+    bounded.jvms[1].opened.set()
+    assert second.has_spark.wait(100)
+    second.end()
 
 
 def folders(folder: Path) -> list[Path]:

@@ -25,19 +25,20 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from tandem.errors import JobFailed, StorageError, TandemError
+from tandem.errors import JobFailed, Reason, StorageError, TandemError
 from tandem.jobs.formats import Job, JobSpec, RoundRequest
 from tandem.jobs.port import JobKey, JobPlace, RoundState, read_side_file
 from tandem.jobs.results import JobFailure, JobProgress, JobResult, SideFileRef
 from tandem.jobs.runner import SMALL_BYTES, JobPhase, JobRequest, JobStatus
 from tandem.spark.jobs.apps import run, run_here
-from tandem.spark.local_spark import Spark
+from tandem.spark.local_spark import HARMFUL, Spark, SparkBusy
 from tandem.spark.runtime.control import (
     TRANSIENT,
     Control,
     Counters,
     HeldCounters,
     recorded,
+    translate,
 )
 from tandem.storage import open_store
 from tandem.storage.store import Store
@@ -142,7 +143,8 @@ class HeldControl(Control):
 @dataclass
 class _Job:
     """`ended` is set when the job is to end, or to go on on Spark; it is `stopped` only in the
-    first case. `waits`: for its turn. `needs_spark`: and there is none here."""
+    first case. `waits`: for its turn. `needs_spark`: and there is none here; `problem` is what has
+    become of the one that there was."""
 
     control: HeldControl
     request: JobRequest
@@ -151,6 +153,7 @@ class _Job:
     waits: bool = False
     on_spark: bool = False
     needs_spark: bool = False
+    problem: str = ""
     failure: TandemError | None = None
 
     @property
@@ -163,6 +166,8 @@ class _Job:
         self.control.said.asked.set()
 
     def status(self, log: str) -> JobStatus:
+        if self.needs_spark:  # its thread has nothing more to do
+            return JobStatus(JobPhase.ENDED, self.problem, log)
         if self.thread.is_alive():
             return JobStatus(JobPhase.RUNNING, log=log)
         if self.failure is not None:
@@ -205,6 +210,9 @@ class InProcessJobs:
         changed: called, in any thread, with the name of a job that has something new to say.
         at_once: how many jobs compute at once; None for one on each core. A job holds rows in
             memory then, but not while it waits for a round.
+        small: given where all jobs are small, by the choice of who starts them, and others have
+            Spark elsewhere: how many bytes one may read on `spark`, with its source. If it reads
+            more, or `spark` has no place for it or fails with it, it ends as one without Spark.
     """
 
     def __init__(
@@ -212,8 +220,10 @@ class InProcessJobs:
         spark: Spark | None,
         changed: Callable[[str], None] | None = None,
         at_once: int | None = None,
+        small: int | None = None,
     ) -> None:
         self._spark = spark
+        self._small = small
         self._changed = changed or (lambda _: None)
         self._jobs: dict[str, _Job] = {}
         self._lock = threading.Lock()
@@ -230,7 +240,7 @@ class InProcessJobs:
         with self._lock:
             if key.name in self._jobs:
                 return
-            if self._spark is not None and not needs_no_spark(request):
+            if self._spark is not None and not self._begins_here(request):
                 self._spark.require()
             thread = threading.Thread(target=lambda: self._perform(job), name=key.name, daemon=True)
             said = _Said(lambda: self._changed(key.name))
@@ -306,26 +316,52 @@ class InProcessJobs:
     def _perform(self, job: _Job) -> None:
         def work(control: Control) -> None:
             turn = _Turn(self._slots, job)
-            # Without Spark, who starts a job has decided that it is small.
-            here = self._spark is None or needs_no_spark(job.request)
-            if here and run_here(control, job.ended, turn):
+            if self._begins_here(job.request) and run_here(control, job.ended, turn):
                 return
-            if self._spark is None:
+            if self._spark is None or self._reads_more(job):
                 job.needs_spark = not job.stopped
                 return
             job.on_spark = True
             job.ended.clear()
             if job.stopped:  # `stop` sets it before it looks where the job is
                 return
-            with (
-                self._spark.job(job.request) as context,
-                tempfile.TemporaryDirectory(prefix="tandem-job-") as folder,
-            ):
-                if not job.stopped:
-                    run(replace(job.control, folder=open_store(folder)), context, job.ended)
+            try:
+                self._on_spark(self._spark, job)
+            except Exception as error:
+                if self._small is None or not _says_nothing_of_the_job(error):
+                    raise
+                job.problem = str(error)
+                job.needs_spark = not job.stopped
 
         job.failure = recorded(work, job.control)
         self._changed(job.request.name)
+
+    def _begins_here(self, request: JobRequest) -> bool:
+        """Whether a job is begun without Spark. Without any, all are."""
+        return self._spark is None or self._small is not None or needs_no_spark(request)
+
+    def _reads_more(self, job: _Job) -> bool:
+        """Whether a job, of which the source was not measured before, reads more than it may."""
+        if self._small is None or job.request.size_known:
+            return False
+        from tandem.spark.sources.readers import source_bytes
+
+        return job.request.input_bytes + source_bytes(job.control) > self._small
+
+    @staticmethod
+    def _on_spark(spark: Spark, job: _Job) -> None:
+        with (
+            spark.job(job.request) as context,
+            tempfile.TemporaryDirectory(prefix="tandem-job-") as folder,
+        ):
+            if not job.stopped:
+                run(replace(job.control, folder=open_store(folder)), context, job.ended)
+
+
+def _says_nothing_of_the_job(error: Exception) -> bool:
+    """Whether Spark itself has failed, or may have."""
+    failed = HARMFUL | {Reason.SPARK_MISSING}
+    return isinstance(error, SparkBusy) or translate(error).reason in failed
 
 
 def _nothing() -> None:

@@ -2,7 +2,8 @@
 jobs.
 
 After a failure that may have harmed it, and where a long job needs a compiler that a short one has
-done without, the JVM is replaced as soon as no job uses it; a dead one at once.
+done without, the JVM is replaced as soon as no job uses it; a dead one at once. With bounds, it is
+one for small jobs of a process whose memory is bounded: it does one at a time, and ends when idle.
 
 For `tandem dev`, jobs are local `spark-submit` processes, a process each, where a cluster's nodes
 would run them. No job outlives its engine: the application watches its parent and ends with it
@@ -14,6 +15,7 @@ engine looks for the result or starts a new attempt.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -49,7 +51,45 @@ HARMFUL: Final = frozenset({Reason.OUT_OF_MEMORY, Reason.JOB_FAILED})
 _ANSWER_S: Final = 5.0
 """How long a JVM may take to answer."""
 _PATIENCE_S: Final = 60.0
-"""How long a job waits for those that use a harmed JVM: they may wait for its locks."""
+"""How long a job waits for those that use a harmed JVM, or the only place of one: they may wait for
+its locks."""
+_CORES: Final = 1
+"""For small jobs: as many as an application without executors has."""
+_BESIDE_HEAP: Final = 512 << 20
+"""Bytes of data that a JVM has beside its heap: classes, code, stacks, buffers."""
+
+
+class SparkBusy(Exception):
+    """Other jobs have had Spark for long."""
+
+
+@dataclass(frozen=True, slots=True)
+class JvmBounds:
+    """Of a JVM for small jobs.
+
+    Args:
+        heap: its bytes.
+        folder: for temporary files. What a JVM that was killed has left is removed before the next
+            one is started.
+        idle_s: so long it stays without a job.
+    """
+
+    heap: int
+    folder: Path
+    idle_s: float = 60.0
+
+    @property
+    def data(self) -> int:
+        """Bytes of data that the JVM may have, and each of its Python workers."""
+        return self.heap + _BESIDE_HEAP
+
+    def conf(self) -> dict[str, str]:
+        """Settings of Spark."""
+        conf = session.build_conf(cores=_CORES, memory_bytes=self.heap)
+        java = "spark.driver.extraJavaOptions"
+        ends = "-XX:+ExitOnOutOfMemoryError"  # else it would go on without some of its threads
+        conf[java] += f" {ends} -XX:-UsePerfData -Djava.io.tmpdir={self.folder}"
+        return conf | {"spark.local.dir": str(self.folder)}
 
 
 class Spark(Protocol):
@@ -60,7 +100,8 @@ class Spark(Protocol):
         ...
 
     def job(self, request: JobRequest) -> AbstractContextManager[SparkContext]:
-        """A block in which a job has Spark. Raises: SparkMissing, JobFailed, OutOfMemory."""
+        """A block in which a job has Spark. Raises: SparkMissing, JobFailed, OutOfMemory; SparkBusy
+        where jobs wait for each other."""
         ...
 
     def cancel(self, name: str) -> None:
@@ -87,10 +128,13 @@ class LocalSpark:
 
     Args:
         logs: the folder of the logs, which are named after the jobs; None for the cache.
+        bounds: of a JVM for small jobs; None for one that has a share of this machine.
     """
 
-    def __init__(self, logs: Path | None = None) -> None:
+    def __init__(self, logs: Path | None = None, bounds: JvmBounds | None = None) -> None:
         self._logs = logs or session.cache_dir() / "logs"
+        self._bounds = bounds
+        self._idle: threading.Timer | None = None
         self._shared: _Shared | None = None
         self._cancelled: set[str] = set()
         self._closed = False
@@ -118,6 +162,10 @@ class LocalSpark:
             with self._changed:
                 shared.jobs -= 1
                 self._changed.notify_all()
+                if self._bounds is not None and not shared.jobs:
+                    self._idle = threading.Timer(self._bounds.idle_s, self._end_idle, (shared,))
+                    self._idle.daemon = True
+                    self._idle.start()
 
     def cancel(self, name: str) -> None:
         with self._changed:
@@ -155,6 +203,23 @@ class LocalSpark:
             if shared.jobs:
                 shared.jvm.wait_or_kill()
 
+    def replace(self) -> None:
+        """Let later jobs have another JVM, since the environment has changed: as soon as no job
+        uses this one."""
+        with self._changed:
+            if self._shared is not None:
+                self._shared.harmed = True
+
+    def _end_idle(self, shared: _Shared) -> None:
+        with self._changed:
+            if (
+                self._shared is shared
+                and not shared.jobs
+                and self._idle is threading.current_thread()
+            ):
+                shared.jvm.end()
+                self._shared = None
+
     def _entered(self, request: JobRequest) -> _Shared:
         until_s = time.monotonic() + _PATIENCE_S
         with self._changed:
@@ -162,20 +227,29 @@ class LocalSpark:
                 self._require_wanted(request.name)
                 if (shared := self._shared) is None:
                     break
-                fits = request.is_short or not shared.short
+                fits = self._bounds is not None or request.is_short or not shared.short
                 left_s = until_s - time.monotonic()
                 if not shared.jvm.alive or not (shared.jobs or (fits and not shared.harmed)):
                     # Who still uses a dead one may only wait for a round, perhaps for our locks.
                     shared.jvm.end()
                     self._shared = None
-                elif shared.harmed and left_s > 0:
+                elif left_s > 0 and (shared.harmed or self._is_full(shared)):
                     self._changed.wait(left_s)
+                elif self._is_full(shared):
+                    raise SparkBusy(f"other jobs have had it for {_PATIENCE_S:g} s")
                 else:
                     break
+            if self._idle is not None:
+                self._idle.cancel()
+                self._idle = None
             if shared is None:
                 shared = self._shared = self._started(request)
             shared.jobs += 1
             return shared
+
+    def _is_full(self, shared: _Shared) -> bool:
+        """Small jobs share a heap that is enough for one."""
+        return self._bounds is not None and shared.jobs > 0
 
     def _require_wanted(self, name: str) -> None:
         if self._closed or name in self._cancelled:
@@ -183,13 +257,18 @@ class LocalSpark:
 
     def _started(self, request: JobRequest) -> _Shared:
         _require_none_else()
+        self._logs.mkdir(parents=True, exist_ok=True)
+        if (bounds := self._bounds) is not None:
+            shutil.rmtree(bounds.folder, ignore_errors=True)
+            bounds.folder.mkdir(exist_ok=True)
+            log = self._logs / "spark.log"
+            return _Shared(LocalJvm("tandem", bounds.conf(), log, bounds.data), True)
+        log = self._logs / f"{request.name}.log"
         cores, heap = session.sizes_here()
         conf = session.build_conf(cores=cores, memory_bytes=heap, short=request.is_short)
         # A large job leaves room for those beside it.
         conf["spark.scheduler.mode"] = "FAIR"
-        self._logs.mkdir(parents=True, exist_ok=True)
-        jvm = LocalJvm("tandem", conf, self._logs / f"{request.name}.log")
-        return _Shared(jvm, request.is_short)
+        return _Shared(LocalJvm("tandem", conf, log), request.is_short)
 
 
 def _require_none_else() -> None:

@@ -9,14 +9,14 @@ import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from support.waiting import await_that
 from tandem.cli.commands.operator import LogFormat, configure_logging
 from tandem.kube import operator as operator_module
-from tandem.kube.children import processes
+from tandem.kube.children import processes, sessions
 from tandem.kube.children.process import ChildProcess
 from tandem.kube.children.processes import ChildProcesses
 from tandem.kube.controllers.operation import OperationController
@@ -27,6 +27,13 @@ from tandem.operations.machine.state import OperationState
 from tandem.operations.model import Table
 from tandem.operations.session.performer import Performer
 from tandem.operations.session.session import Session
+from tandem.spark import in_process
+from tandem.spark.jobs import apps
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+    from tandem.spark.runtime.control import Control
 
 
 def log_to(file: Path) -> None:
@@ -149,6 +156,48 @@ class Fails:
             raise RuntimeError("the test")
 
         pytest.MonkeyPatch().setattr(OperationController, "run", failing)
+
+
+@dataclass(frozen=True)
+class HarmsJvm:
+    """While the file `harm` is in the folder, the next job that has Spark does this to its JVM."""
+
+    folder: Path
+    how: str
+
+    def __call__(self) -> None:
+        """In the child."""
+
+        def harmed(control: Control, context: SparkContext, *more: Any) -> None:
+            harm = self.folder / "harm"
+            if harm.exists():
+                harm.unlink()
+                if self.how == "kill":
+                    os.kill(jvm_of(os.getpid()), signal.SIGKILL)
+                else:
+                    _fill(context)
+            apps.run(control, context, *more)
+
+        pytest.MonkeyPatch().setattr(in_process, "run", harmed)
+
+
+def _fill(context: Any) -> None:
+    """Let it allocate twice its heap."""
+    gateway = context._gateway
+    kept = [gateway.new_array(gateway.jvm.long, 1 << 23) for _ in range(16)]
+    raise AssertionError(f"it has memory for {len(kept)} arrays of 64 MiB")
+
+
+def jvm_of(leader: int) -> int:
+    """The process of a child's JVM; 0 without one."""
+    for pid in sessions.processes_of(leader):
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if command[0].endswith(b"java") and b"pyspark-shell" in command:
+            return pid
+    return 0
 
 
 @dataclass

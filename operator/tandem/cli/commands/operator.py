@@ -23,7 +23,7 @@ import typer
 from tandem import __version__
 from tandem.cli.commands.arguments import Command, option, own_options
 from tandem.cli.errors import Exit, errors_to_exit, say
-from tandem.errors import InvalidSpec
+from tandem.errors import InvalidSpec, SparkMissing
 from tandem.spark.application.policy import TemplatePolicy
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 
 _LEAST_TABLE_MEMORY = 2**20
+_LEAST_WITH_SPARK = 2 << 30
+"""A JVM for small jobs takes one half, with its Python workers."""
 
 
 class Locks(StrEnum):
@@ -106,6 +108,49 @@ def table_memory_of(text: str) -> int:
 def small_job_bytes_of(text: str) -> int:
     """Bytes that a job may read that is done without Spark; 0 for none. Raises: InvalidSpec."""
     return _quantity(text, "--small-jobs")
+
+
+def on_spark_beside(wanted: bool, small: int) -> bool:
+    """Whether small jobs have Spark beside our processes.
+
+    Args:
+        small: how many bytes they read at most, 0 if there are none.
+    Raises: InvalidSpec if there are none, or for too little memory; SparkMissing if Spark cannot be
+        started here.
+    """
+    if not wanted:
+        return False
+    where: dict[str, str] = {"resource": "tandem operator", "field": "--small-jobs-on-spark"}
+    if not small:
+        raise InvalidSpec(
+            "there are no small jobs",
+            **where,
+            found="--small-jobs 0",
+            remedy="Leave one of the two options out",
+        )
+    from tandem.spark.runtime.session import find_java, memory_here, spark_home
+
+    memory, limited = memory_here()
+    if limited and memory < _LEAST_WITH_SPARK:
+        raise InvalidSpec(
+            "too little memory for a JVM",
+            **where,
+            found=f"a limit of {memory >> 20}Mi",
+            expected=f"at least {_LEAST_WITH_SPARK >> 20}Mi",
+            remedy="Raise the memory limit of the operator's pod, or leave the option out",
+        )
+    try:
+        find_java()
+        spark_home()
+    except SparkMissing as error:
+        raise SparkMissing(
+            error.message,
+            **where,
+            found=error.found,
+            expected=error.expected,
+            remedy="Run the operator in Tandem's image, or leave the option out",
+        ) from error
+    return True
 
 
 def _quantity(text: str, option: str) -> int:
@@ -338,6 +383,12 @@ def operator(
         "Jobs that read at most so much are done without Spark, by processes of the operator's "
         "pod, one for each tenant; 0: every job is a SparkApplication.",
     ),
+    small_jobs_on_spark: bool = option(
+        False,
+        "Of these jobs, do those that need Spark by a JVM beside the tenant's process, not as "
+        "SparkApplications. Needs Java and PySpark, as the image has them, and a pod's memory "
+        "limit of 2Gi, more for several tenants.",
+    ),
     deadline: int = option(
         0,
         "activeDeadlineSeconds of operations that name none; 0: no deadline. Set it if "
@@ -401,6 +452,7 @@ def operator(
 
     # Report an invalid rule before the start.
     LocationPolicy(tuple(allowed_locations or ()), tuple(allowed_endpoints or ()))
+    small_job_bytes = small_job_bytes_of(small_jobs)
     settings = OperatorSettings(
         namespaces=tuple(namespaces or ()),
         kubeconfig=kubeconfig,
@@ -417,7 +469,8 @@ def operator(
         allowed_locations=tuple(allowed_locations or ()),
         allowed_endpoints=tuple(allowed_endpoints or ()),
         job_limits=JobLimits(max_jobs, max_jobs_per_namespace, max_jobs_per_table),
-        small_job_bytes=small_job_bytes_of(small_jobs),
+        small_job_bytes=small_job_bytes,
+        small_jobs_on_spark=on_spark_beside(small_jobs_on_spark, small_job_bytes),
         deadline_s=deadline,
         automatic_slots=automatic_slots,
         store_timeout_s=store_timeout,

@@ -13,8 +13,9 @@ import os
 import resource
 import signal
 import socket
+import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
@@ -60,11 +61,14 @@ def main(own: socket.socket, settings: ChildSettings, environ: Mapping[str, str]
     """Do what the operator says, and end with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the operator ends us
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.setsid()  # whatever it starts is of this session, and ends with it
     if settings.memory is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (settings.memory, resource.RLIM_INFINITY))
     os.environ.clear()
     os.environ.update(environ)
     threading.stack_size(_STACK)
+    if settings.folder is not None:
+        tempfile.tempdir = str(settings.folder)
     if settings.configure is not None:
         settings.configure()
     import_kinds()
@@ -118,6 +122,7 @@ class _Child:
         self._loop = loop
         self._applications = KubeflowApplications(settings.operator.application)
         self._environ = environ
+        self._given: Set[str] = environ.keys()
         self._tenant = settings.tenant
         self._runs: dict[str, _Run] = {}
         self._locks = LinkedLocks(link, loop)
@@ -131,6 +136,7 @@ class _Child:
                 settings.rules,
                 lambda uid, has: _soon(loop, link.notify, "small_job", uid, has),
                 lambda: _soon(loop, link.notify, "harmed"),
+                settings.folder,
             )
         self._context = context = OperatorContext(
             settings=settings.operator,
@@ -237,15 +243,17 @@ class _Child:
     def _renewed(self, secret: str, environ: Mapping[str, str]) -> None:
         """The tenant's Secret was read."""
         tenant = Tenant(self._tenant.namespace, self._tenant.account, secret, environ)
-        if self._small is not None:
-            self._small.tenant = tenant
         wanted = environment(tenant, self._environ)
-        # Threads may read it now: what stays the same must be there all the time.
-        for name in os.environ.keys() - wanted.keys():
+        # Threads may read it now: what stays the same must be there all the time. And PySpark has
+        # names of its own there while it connects.
+        for name in self._given - wanted.keys():
             del os.environ[name]
+        self._given = wanted.keys()
         for name, value in wanted.items():
             if os.environ.get(name) != value:
                 os.environ[name] = value
+        if self._small is not None:
+            self._small.renewed(tenant)
 
 
 async def _pong() -> bool:

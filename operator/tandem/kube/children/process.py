@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
+import shutil
 import time
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from signal import SIGKILL, Signals
+from signal import Signals
 from typing import Final
 
+from tandem.kube.children import sessions
 from tandem.kube.children.link import LinkEnded
 from tandem.kube.children.services import ChildServices
 from tandem.kube.children.start import RunEnd
@@ -64,8 +65,10 @@ class ChildProcess:
         process: ForkServerProcess,
         services: ChildServices,
         at_work: AtWork,
+        folder: Path | None = None,
     ) -> None:
         self.key = key
+        self.folder = folder
         self.at_work = at_work
         self.services = services
         self.runs: set[str] = set()
@@ -89,8 +92,9 @@ class ChildProcess:
 
     @property
     def memory(self) -> int:
-        """Bytes that it has for itself: what a kill gives back. 0 if it has ended."""
-        return _private_bytes(self.pid)
+        """Bytes that it and what it has started have for themselves: what a kill gives back. 0 if
+        it has ended."""
+        return sessions.private_bytes(self.pid)
 
     async def run(self, kind: str, uid: str, *, on_spark: bool) -> RunEnd:
         """Have it control a resource: how that has ended. Raises: ChildEnded once another child may
@@ -130,9 +134,7 @@ class ChildProcess:
             return
         self._killed_for = self._killed_for or why
         self._process.kill()
-        if self._lives_unseen:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, SIGKILL)
+        sessions.kill(self.pid)
 
     def close(self, why: str) -> None:
         """Let it end: it controls nothing."""
@@ -165,6 +167,10 @@ class ChildProcess:
         if self._process.is_alive() or self._lives_unseen:
             self.kill("it did not end")
             self._process.join(_END_S)
+        # A JVM ends by itself, and removes its files.
+        sessions.end(self.pid, _END_S)
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     @property
     def _lives_unseen(self) -> bool:
@@ -179,12 +185,3 @@ def _how(code: int | None) -> str:
         signals = {number.value: number.name for number in Signals}  # some have no name
         return f"its process was killed by {signals.get(-code, f'signal {-code}')}"
     return f"its process ended with exit code {code}"
-
-
-def _private_bytes(pid: int) -> int:
-    try:
-        text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
-    except OSError:
-        return 0
-    kinds = ("Private_Clean:", "Private_Dirty:")
-    return sum(int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith(kinds))

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
+import shutil
 import socket
+import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -20,6 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerProcess
+from pathlib import Path
 from typing import Any, Final
 
 import structlog
@@ -277,12 +280,17 @@ class ChildProcesses:
         member = (f"{context.settings.instance}/{number}", context.nonces.nonce())
         members = LockMembers(context.locks, *member)
         tenant = Tenant(key.namespace, key.account)
+        rules = context.settings.small_jobs if context.settings.small_job_bytes else None
+        folder = None
+        if rules is not None and rules.heap:
+            folder = Path(tempfile.gettempdir(), f"tandem-{number}")
         settings = ChildSettings(
             replace(context.settings, etcd=None, kubeconfig=None),
             tenant,
             member,
             self._memory,
-            context.settings.small_jobs if context.settings.small_job_bytes else None,
+            rules,
+            folder,
             self._configure,
         )
 
@@ -296,6 +304,9 @@ class ChildProcesses:
                 undo.callback(leave)
                 ours, theirs = socket.socketpair()
                 undo.enter_context(ours)
+                if folder is not None:
+                    folder.mkdir(mode=0o700)
+                    undo.callback(shutil.rmtree, folder, ignore_errors=True)
                 with theirs:
                     process = self._forks.Process(
                         target=start_child,
@@ -325,7 +336,7 @@ class ChildProcesses:
             self._locations[key.namespace],
         )
         await services.link.connect(own, LONGEST_OF_CHILD)
-        child = ChildProcess(key, process, services, at_work)
+        child = ChildProcess(key, process, services, at_work, folder)
         services.on_harmed = lambda: self._retire(child)
         _keep(self._serving, self._serve(child, members), "serve")
         context.metrics.child_processes_started.count()
@@ -467,7 +478,8 @@ class ChildProcesses:
         living = self.living()
         if not living or await asyncio.to_thread(self._pod.share) < _FULL:
             return
-        largest = max(living, key=lambda child: child.memory)
+        sizes = await asyncio.to_thread(lambda: [child.memory for child in living])
+        largest = living[sizes.index(max(sizes))]
         largest.killed_for_pod = True
         largest.kill("it was the largest process when the pod's memory ran short")
 

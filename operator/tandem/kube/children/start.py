@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
+from pathlib import Path
 from typing import Final
 
 from tandem.kube.runtime.context import OperatorSettings
@@ -27,6 +28,7 @@ class ChildSettings:
         member: the child's name and nonce among those that hold claims, as of `LockMembers`.
         memory: how many bytes the process may have, None for any number.
         rules: which jobs it does itself; None for no job.
+        folder: its own one, for temporary files, if it may have a JVM.
         configure: called first.
     """
 
@@ -35,6 +37,7 @@ class ChildSettings:
     member: tuple[str, str]
     memory: int | None
     rules: SmallJobRules | None
+    folder: Path | None
     configure: Callable[[], None] | None
 
 

@@ -12,7 +12,7 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from tandem.jobs.runner import SMALL_BYTES, JobRunner
 from tandem.kube.client.api import Api
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from tandem.locks.etcd.store import EtcdSettings
     from tandem.operations.session.options import Interceptor
 
+
+_LEAST_HEAP: Final = 512 << 20
+_MOST_HEAP: Final = 1 << 30
 
 # The settings of an operator. Pure data; the command line fills it in.
 
@@ -62,6 +65,8 @@ class OperatorSettings:
         automatic_slots: how many of them may be of automatic operations; 0 for no limit.
         small_job_bytes: jobs that read at most so much are done by processes of ours, without
             Spark; 0 for none.
+        small_jobs_on_spark: whether those of them that need Spark have it in a JVM beside such a
+            process, instead of a SparkApplication.
         deadline_s: `activeDeadlineSeconds` of operations that name none; 0 for no deadline.
         store_timeout_s: how long a request of a store may take, retries and all.
         table_memory: bytes of memory that a child process may have; None for any number.
@@ -87,6 +92,7 @@ class OperatorSettings:
     allowed_endpoints: tuple[str, ...] = ()
     job_limits: JobLimits = field(default_factory=lambda: JobLimits(16))
     small_job_bytes: int = SMALL_BYTES
+    small_jobs_on_spark: bool = False
     deadline_s: int = 0
     automatic_slots: int = 0
     store_timeout_s: float = 60.0
@@ -111,7 +117,16 @@ class OperatorSettings:
             most if self.table_memory is None else min(most, self.table_memory // 4),
             bounded=bool(self.allowed_locations),
             trusted=self.kubeconfig is not None,
+            heap=self._heap if self.small_jobs_on_spark else 0,
         )
+
+    @property
+    def _heap(self) -> int:
+        """Of the JVM beside a process of ours: half of what that may have, since Python workers and
+        what is beside the heap take as much again; no less than Spark needs, and no more than a
+        small application has."""
+        half = _MOST_HEAP if self.table_memory is None else self.table_memory // 2
+        return min(max(half, _LEAST_HEAP), _MOST_HEAP)
 
     @property
     def names_namespaces(self) -> bool:
@@ -139,6 +154,7 @@ class OperatorSettings:
             "max_jobs_per_namespace": self.job_limits.per_namespace,
             "max_jobs_per_table": self.job_limits.per_table,
             "small_job_bytes": self.small_job_bytes,
+            "small_jobs_on_spark": self.small_jobs_on_spark,
             "deadline_s": self.deadline_s,
             "automatic_slots": self.automatic_slots,
             "store_timeout_s": self.store_timeout_s,

@@ -1,7 +1,8 @@
 """The jobs of a child's operations: small ones are done by its own threads, any other one by a
 SparkApplication.
 
-A job that turns out to need Spark before it has said anything gets an application in the same
+A job that turns out to need Spark before it has said anything has it in a JVM beside the child, if
+the administrator has allowed that; else, or if that fails, it gets an application in the same
 attempt, once there is a slot for it. One that ran out of memory fails, and the next attempt has an
 application; so does that of one whose child ended.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -21,7 +23,7 @@ from tandem.jobs.results import JobResult, SideFileRef
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
 from tandem.kube.runtime.tenants import SmallJobRules, Tenant, may_read
 from tandem.spark.in_process import InProcessJobs
-from tandem.spark.local_spark import HARMFUL
+from tandem.spark.local_spark import HARMFUL, JvmBounds, LocalSpark
 from tandem.storage.store import Store
 
 _log = structlog.get_logger("tandem.kube.children")
@@ -38,6 +40,7 @@ class SmallJobs:
         note: called with the uid of an operation that has a small job from now on (True), which an
             end of this process would lose, or has none (None), or is not suited (False).
         harmed: called when a job has ended, and is over, that may have harmed this process.
+        folder: where the JVM has its files, if there may be one.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class SmallJobs:
         rules: SmallJobRules,
         note: Callable[[str, bool | None], None],
         harmed: Callable[[], None],
+        folder: Path | None = None,
     ) -> None:
         self.tenant = tenant
         self.rules = rules
@@ -54,7 +58,24 @@ class SmallJobs:
         self._harmful: set[str] = set()
         self._unsuited: set[str] = set()
         self._owners: dict[str, tuple[str, Callable[[], None]]] = {}
-        self._jobs = InProcessJobs(None, self._changed, _AT_ONCE)
+        self._spark = None
+        small = None
+        if rules.heap:
+            assert folder is not None
+            self._spark = LocalSpark(folder, JvmBounds(rules.heap, folder / "spark"))
+            small = rules.most_bytes
+        self._jobs = InProcessJobs(self._spark, self._changed, _AT_ONCE, small)
+
+    @property
+    def has_spark(self) -> bool:
+        """Whether there may be a JVM."""
+        return self._spark is not None
+
+    def renewed(self, tenant: Tenant) -> None:
+        """The tenant's Secret was read, and is in the environment."""
+        if tenant != self.tenant and self._spark is not None:
+            self._spark.replace()  # it has the keys with which it was started
+        self.tenant = tenant
 
     def of(self, owner: str, spark: Jobs, changed: Callable[[], None]) -> OperationJobs:
         """The jobs of one operation. `owner`: its uid; `changed` is called, in any thread, when a
@@ -170,6 +191,8 @@ class OperationJobs:
             self._on_spark.add(key.name)
             return self._spark.poll(key, round_)
         state = self._here.poll(key, round_)
+        if state.needs_spark and state.status.message:
+            _log.warning("no Spark beside a child", job=key.name, why=state.status.message)
         if state.needs_spark and round_ == 0:
             self._here.stop(key)
             self._small.dropped(key.name)
@@ -220,9 +243,10 @@ class OperationJobs:
         request, spec = self._started[key.name]
         try:
             self._spark.start(key, request, spec)
-        except (InvalidSpec, JobRefused):
-            # The next plan is for Spark from the start: it waits before it takes its locks.
-            self._small.suits_not(self._owner)
+        except (InvalidSpec, JobRefused) as error:
+            if error.reason is not Reason.SPARK_MISSING or not self._small.has_spark:
+                # The next plan is for Spark from the start: it waits before it takes its locks.
+                self._small.suits_not(self._owner)
             self._passed_on.discard(key.name)
             raise
         self._passed_on.discard(key.name)

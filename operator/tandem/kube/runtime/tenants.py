@@ -111,11 +111,13 @@ def environment(tenant: Tenant, own: Mapping[str, str]) -> dict[str, str]:
 @dataclass(frozen=True, slots=True)
 class SmallJobRules:
     """Which jobs a child does itself: those that read at most `most_bytes`. `bounded`, `trusted`:
-    as of `may_read`."""
+    as of `may_read`. `heap`: bytes of the heap of a JVM beside the child, for those that need
+    Spark; 0 for no JVM."""
 
     most_bytes: int = SMALL_BYTES
     bounded: bool = False
     trusted: bool = False
+    heap: int = 0
 
 
 def may_read(job: Job, tenant: Tenant, *, bounded: bool, trusted: bool) -> bool:

@@ -1,9 +1,9 @@
 """A JVM beside this process, for Spark in this process.
 
 As PySpark starts one, but as a process that can be ended at any time, also before it answers, in a
-process group of its own and without a fork of this process, which has threads. It ends by itself
-when this process does, however that ends: it reads from a pipe of ours. What it prints goes into a
-file, since it prints warnings that no setting disables.
+process group of its own within this session, and without a fork of this process, which has threads.
+It ends by itself when this process does, however that ends: it reads from a pipe of ours. What it
+prints goes into a file, since it prints warnings that no setting disables.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ _END_S: Final = 5.0
 """How long it may take to end before it is killed."""
 _LOOK_S: Final = 0.02
 _TAIL_BYTES: Final = 16_384
+_LIMITED: Final = 'ulimit -d "$0" && exec "$@"'
 _ENVIRONMENT = threading.Lock()
 
 
@@ -42,9 +43,17 @@ class LocalJvm:
     Args:
         conf: Spark's settings.
         log: the file for what it prints; None: that is kept until it answers.
+        most_bytes: how much data it and its Python workers may each have (RLIMIT_DATA); None for
+            what this process may have.
     """
 
-    def __init__(self, app_name: str, conf: Mapping[str, str], log: Path | None = None) -> None:
+    def __init__(
+        self,
+        app_name: str,
+        conf: Mapping[str, str],
+        log: Path | None = None,
+        most_bytes: int | None = None,
+    ) -> None:
         self._app_name = app_name
         self._conf = conf
         self._context: SparkContext | None = None
@@ -52,6 +61,10 @@ class LocalJvm:
         self._folder = Path(tempfile.mkdtemp(prefix="tandem-"))
         self.log = self._folder / "log" if log is None else log
         settings = [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
+        command = [str(spark_home() / "bin" / "spark-submit"), *settings, "pyspark-shell"]
+        if most_bytes is not None:
+            # By a shell: nothing else may be done between a fork of threads and the start.
+            command = ["/bin/sh", "-c", _LIMITED, str(most_bytes >> 10), *command]
         variables = {
             "SPARK_CONNECT_MODE": "0",
             "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._folder / "gateway"),
@@ -60,12 +73,12 @@ class LocalJvm:
             undone.callback(self._remove_folder)
             with self.log.open("wb") as output:
                 self._process = subprocess.Popen(
-                    [str(spark_home() / "bin" / "spark-submit"), *settings, "pyspark-shell"],
+                    command,
                     env={**launch_environment(), **variables},
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    start_new_session=True,
+                    process_group=0,
                 )
             undone.pop_all()
 

@@ -77,6 +77,20 @@ def open_source(control: Control) -> ListedSource:
     )
 
 
+def source_bytes(control: Control) -> int:
+    """The size of what the job's source has now; 0 without a source. Raises: as `read`."""
+    job = control.spec.job
+    if not isinstance(job, SourceJob) or not job.sources:
+        return 0
+    checked(job.source_format, job.source_options, job.source_field)
+    if job.source_format != "Delta":
+        return sum(file.size for file in open_source(control).files)
+    own = control.spec.table
+    options = storage_options(job.source_location, own.location, own.storage_options)
+    store = open_store(job.source_location, options, allowed_prefixes=own.allowed_prefixes)
+    return sum(add.size for add in DeltaLog(store).snapshot(job.source_version).adds())
+
+
 @dataclass(frozen=True)
 class SourceRows:
     """Rows of the source. `where` is the location of a row as a text expression on columns with
