@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import kopf
@@ -87,7 +87,8 @@ def register(
         else:
             # One that has ended is active if it has failed and a retry is requested.
             again = summary.phase in ENDED
-            controller_tasks.control(uid, functools.partial(run, body), again=again)
+            controlled = functools.partial(_controlled, context, run, body)
+            controller_tasks.control(uid, controlled, again=again)
 
     for kind in KINDS:
         kopf.on.event(GROUP, VERSION, plural(kind), registry=registry, id="observe")(observe)
@@ -104,6 +105,16 @@ def register(
 
         kopf.on.event(*builder.resource, registry=registry, id="observe")(observe_application)
     return registry
+
+
+async def _controlled(
+    context: OperatorContext,
+    run: Callable[[Body, StopSignal], Awaitable[None]],
+    body: Body,
+    stopped: StopSignal,
+) -> None:
+    """Run a controller of a resource as it is now, or was last seen."""
+    await run(context.resource_cache.body(uid_of(body)) or body, stopped)
 
 
 def _index_server_controller() -> type[IndexServerController]:
