@@ -1,16 +1,20 @@
-"""When a resource is controlled, by what is seen of it: `ControllerTasks` on its own."""
+"""When a resource is controlled, by what is seen of it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from support.waiting import until
+from tandem.kube import handlers
+from tandem.kube.client.resources import Body, CachedResource, ResourceCache
 from tandem.kube.runtime import controller_tasks
 from tandem.kube.runtime.controller_tasks import ControllerTasks, StopReason, StopSignal
+from tandem.spec.common import RETRY_ANNOTATION
 
 
 class Controller:
@@ -163,3 +167,130 @@ def test_those_that_do_not_end_are_cancelled(monkeypatch: pytest.MonkeyPatch) ->
         await until(lambda: controller.begun == 1)
 
     assert play(scene).reasons == []
+
+
+# Which events begin and end controllers
+
+
+class Resource:
+    """What an operator sees of one operation, and what it does about that."""
+
+    def __init__(self) -> None:
+        self.cache = ResourceCache()
+        self.removed: list[str] = []
+        self.noted: list[str] = []
+        self.tasks = ControllerTasks()
+        self.controller = Controller()
+        self.bodies: list[Body] = []
+        self.version = 0
+
+    def put(self, summary: CachedResource) -> None:
+        self.noted.append(summary.phase)
+
+    def remove(self, uid: str, _namespace: str) -> None:
+        self.removed.append(uid)
+
+    def note(self, _summary: CachedResource) -> None:
+        """As the controller of what has ended does."""
+
+    async def run(self, body: Body, stopped: StopSignal) -> None:
+        self.bodies.append(body)
+        await self.controller(stopped)
+
+    def sees(self, type_: str | None, phase: str = "", **metadata: Any) -> None:
+        self.version += 1
+        body = {
+            "apiVersion": "tandem.dev/v1alpha1",
+            "kind": "TableUpdate",
+            "metadata": {
+                "namespace": "a",
+                "name": "o",
+                "uid": "uid",
+                "resourceVersion": str(self.version),
+                **metadata,
+            },
+            "spec": {"tableRef": {"name": "t"}},
+            "status": {"phase": phase} if phase else {},
+        }
+        context = SimpleNamespace(resource_cache=self.cache, removed=self.cache.remove)
+        event = {"type": type_, "object": body}
+        parts: Any = (context, self, self.tasks, self, {"TableUpdate": self.run})
+        handlers.observed(event, *parts)
+
+
+RETRY = {"annotations": {RETRY_ANNOTATION: "1"}}
+
+
+def watch(scene: Callable[[Resource], Coroutine[Any, Any, None]]) -> Resource:
+    async def run() -> Resource:
+        resource = Resource()
+        await scene(resource)
+        await resource.tasks.close()
+        return resource
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("type_", "phase", "metadata", "reason"),
+    [
+        ("DELETED", "Running", {}, StopReason.DELETED),
+        ("MODIFIED", "Running", {"deletionTimestamp": "2026-01-01T00:00:00Z"}, StopReason.DELETED),
+        ("MODIFIED", "Succeeded", {}, StopReason.ENDED),
+        ("MODIFIED", "Failed", {}, StopReason.ENDED),
+        ("MODIFIED", "Failed", RETRY, None),
+        ("MODIFIED", "Suspended", {}, None),
+        (None, "Running", {}, None),
+    ],
+)
+def test_a_controller_ends_with_what_is_seen(
+    type_: str | None, phase: str, metadata: dict[str, Any], reason: StopReason | None
+) -> None:
+    async def scene(resource: Resource) -> None:
+        resource.sees("ADDED")
+        await until(lambda: resource.controller.begun == 1)
+        resource.sees(type_, phase, **metadata)
+        await until(lambda: len(resource.tasks) == (reason is None))
+
+    resource = watch(scene)
+    assert resource.controller.reasons == [reason or StopReason.HANDED_OVER]
+    assert resource.removed == (["uid"] if type_ == "DELETED" else [])
+
+
+@pytest.mark.parametrize(
+    ("phase", "metadata", "begun"),
+    [
+        ("", {}, 1),
+        ("Running", {}, 1),
+        ("Succeeded", {}, 0),
+        ("Failed", {}, 0),
+        ("Failed", RETRY, 1),
+        ("Running", {"deletionTimestamp": "2026-01-01T00:00:00Z"}, 0),
+    ],
+)
+def test_what_is_listed_is_controlled_if_it_needs_work(
+    phase: str, metadata: dict[str, Any], begun: int
+) -> None:
+    async def scene(resource: Resource) -> None:
+        resource.sees(None, phase, **metadata)
+        assert len(resource.tasks) == begun
+        await until(lambda: resource.controller.begun == begun)
+
+    assert watch(scene).noted == [phase]
+
+
+def test_a_retry_that_is_seen_together_with_the_failure_is_begun() -> None:
+    """Events of one moment are one."""
+
+    async def scene(resource: Resource) -> None:
+        resource.sees("ADDED")
+        resource.controller.over.set()
+        await until(lambda: len(resource.tasks) == 0)
+        resource.controller.over.clear()
+        resource.sees("MODIFIED", "Running")
+        assert len(resource.tasks) == 0
+        resource.sees("MODIFIED", "Failed", **RETRY)
+        await until(lambda: resource.controller.begun == 2)
+
+    resource = watch(scene)
+    assert resource.bodies[-1]["metadata"]["resourceVersion"] == "3"

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import kopf
@@ -62,33 +62,12 @@ def register(
         controller = await asyncio.to_thread(_index_server_controller)
         await controller(context, body, builder, applications).run(stopped)
 
-    controls = dict.fromkeys((*OPERATIONS, TABLE_KIND), control.run)
+    controls: dict[str, Run] = dict.fromkeys((*OPERATIONS, TABLE_KIND), control.run)
     if builder is not None:
         controls[IndexServer.kind_name] = control_index_server
 
     async def observe(event: Any, **_: Any) -> None:
-        body: Body = event["object"]
-        uid = uid_of(body)
-        if event["type"] == "DELETED":
-            context.removed(uid)
-            control.remove(uid, key_of(body)[1])
-            controller_tasks.stop(uid, StopReason.DELETED)
-            return
-        summary = context.resource_cache.update(body)
-        control.put(summary)
-        ended_controller.note(summary)
-        run = controls.get(summary.kind)
-        if run is None:
-            return
-        if summary.deleting:
-            controller_tasks.stop(uid, StopReason.DELETED)
-        elif not summary.active:
-            controller_tasks.stop(uid, StopReason.ENDED)
-        else:
-            # One that has ended is active if it has failed and a retry is requested.
-            again = summary.phase in ENDED
-            controlled = functools.partial(_controlled, context, run, body)
-            controller_tasks.control(uid, controlled, again=again)
+        observed(event, context, control, controller_tasks, ended_controller, controls)
 
     for kind in KINDS:
         kopf.on.event(GROUP, VERSION, plural(kind), registry=registry, id="observe")(observe)
@@ -107,12 +86,48 @@ def register(
     return registry
 
 
-async def _controlled(
+Run = Callable[[Body, StopSignal], Awaitable[None]]
+
+
+def observed(
+    event: Mapping[str, Any],
     context: OperatorContext,
-    run: Callable[[Body, StopSignal], Awaitable[None]],
-    body: Body,
-    stopped: StopSignal,
+    control: ResourceControl,
+    controller_tasks: ControllerTasks,
+    ended_controller: EndedController,
+    controls: Mapping[str, Run],
 ) -> None:
+    """A resource was created, changed or deleted, or is in a list: note it, and have it controlled
+    if it needs work.
+
+    Args:
+        controls: what controls a resource, by its kind.
+    """
+    body: Body = event["object"]
+    uid = uid_of(body)
+    if event["type"] == "DELETED":
+        context.removed(uid)
+        control.remove(uid, key_of(body)[1])
+        controller_tasks.stop(uid, StopReason.DELETED)
+        return
+    summary = context.resource_cache.update(body)
+    control.put(summary)
+    ended_controller.note(summary)
+    run = controls.get(summary.kind)
+    if run is None:
+        return
+    if summary.deleting:
+        controller_tasks.stop(uid, StopReason.DELETED)
+    elif not summary.active:
+        controller_tasks.stop(uid, StopReason.ENDED)
+    else:
+        # One that has ended is active if it has failed and a retry is requested.
+        again = summary.phase in ENDED
+        controlled = functools.partial(_controlled, context, run, body)
+        controller_tasks.control(uid, controlled, again=again)
+
+
+async def _controlled(context: OperatorContext, run: Run, body: Body, stopped: StopSignal) -> None:
     """Run a controller of a resource as it is now, or was last seen."""
     await run(context.resource_cache.body(uid_of(body)) or body, stopped)
 
