@@ -132,6 +132,7 @@ def test_one_that_was_to_begin_is_handed_over_instead() -> None:
         controller.busy.set()
         await closing
         tasks.control("late", controller)
+        assert len(tasks) == 0
 
     assert play(scene).begun == 1
 
