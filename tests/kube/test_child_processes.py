@@ -147,6 +147,31 @@ def test_a_run_goes_on_until_it_is_over() -> None:
     asyncio.run(control(Answering(RunEnd.LEFT, RunEnd.OVER)))
 
 
+def test_nothing_runs_in_a_child_that_does_not_know_all_resources_yet() -> None:
+    async def run() -> None:
+        context: Any = SimpleNamespace(resource_cache=ResourceCache(), may_write=lambda: True)
+        children = ChildProcesses(context, memory=None)
+        child = Answering(RunEnd.OVER)
+        begun = asyncio.Event()
+
+        async def begin() -> Answering:
+            vars(children)["_children"][child.key] = child
+            await begun.wait()
+            del vars(children)["_beginning"][child.key]
+            return child
+
+        vars(children)["_beginning"][child.key] = asyncio.create_task(begin())
+        running = asyncio.create_task(children.run(OPERATION, StopSignal()))
+        await turns(20)
+        assert child.ends
+        begun.set()
+        await running
+        child.end = "in a test"
+        await children.close()
+
+    asyncio.run(run())
+
+
 def test_a_run_that_failed_is_an_error() -> None:
     """After which another one is begun."""
     with pytest.raises(RuntimeError, match="its controller failed"):

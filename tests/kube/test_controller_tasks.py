@@ -14,6 +14,7 @@ from tandem.kube import handlers
 from tandem.kube.client.resources import Body, CachedResource, ResourceCache
 from tandem.kube.runtime import controller_tasks
 from tandem.kube.runtime.controller_tasks import ControllerTasks, StopReason, StopSignal
+from tandem.kube.runtime.kopf_internals import Listed
 from tandem.spec.common import RETRY_ANNOTATION
 
 
@@ -79,6 +80,21 @@ def test_one_that_has_returned_begins_another_time_only_where_work_is_asked_for(
         await until(lambda: controller.begun == 1 + again)
 
     assert play(scene).begun == 1 + again
+
+
+def test_work_that_is_asked_for_as_it_ends_is_begun_at_once() -> None:
+    async def scene(tasks: ControllerTasks, controller: Controller) -> None:
+        controller.busy.clear()
+        tasks.control("uid", controller)
+        await until(lambda: controller.begun == 1)
+        controller.over.set()
+        tasks.control("uid", controller, again=True)
+        tasks.control("uid", controller)
+        controller.busy.set()
+        await until(lambda: controller.begun == 2)
+        await until(lambda: len(tasks) == 0)
+
+    assert play(scene).reasons == [None, None]
 
 
 def test_after_its_end_was_seen_it_begins_again() -> None:
@@ -295,3 +311,31 @@ def test_a_retry_that_is_seen_together_with_the_failure_is_begun() -> None:
 
     resource = watch(scene)
     assert resource.bodies[-1]["metadata"]["resourceVersion"] == "3"
+
+
+@pytest.mark.parametrize(
+    ("namespace", "uids", "version", "gone"),
+    [
+        (None, {"uid"}, "9", False),
+        (None, set(), "9", True),
+        (None, {"other"}, "9", True),
+        ("a", set(), "9", True),
+        ("b", set(), "9", False),
+        (None, set(), "0", False),
+    ],
+    ids=["listed", "empty", "another", "of its namespace", "of another one", "older than it"],
+)
+def test_what_a_later_list_does_not_have_is_deleted(
+    namespace: str | None, uids: set[str], version: str, gone: bool
+) -> None:
+    async def scene(resource: Resource) -> None:
+        resource.sees("ADDED")
+        await until(lambda: resource.controller.begun == 1)
+        kinds = {"tableupdates": gone, "tablecompactions": False}
+        for kind, found in kinds.items():
+            listed = Listed(kind, namespace, frozenset(uids), version)
+            events = handlers.not_listed(resource.cache, listed)
+            assert [event["type"] for event in events] == ["DELETED"] * found
+            assert all(event["object"]["metadata"]["uid"] == "uid" for event in events)
+
+    watch(scene)

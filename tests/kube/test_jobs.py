@@ -241,6 +241,20 @@ def test_applications_of_another_owner_are_neither_adopted_nor_deleted(
     assert fresh.get(NAME) is not None
 
 
+def test_an_application_of_another_kind_of_owner_is_not_deleted(
+    fresh: Applications, make: Make
+) -> None:
+    """Whatever a child says of a resource that is gone."""
+    owner = fresh.owner("first")
+    make(fresh, owner).start(REQUEST)
+    other = make(fresh, replace(owner, kind="TableUpdate"))
+    assert other.status(NAME).phase is JobPhase.UNKNOWN
+    other.stop(NAME)
+    found = fresh.get(NAME)
+    assert found is not None
+    assert "deletionTimestamp" not in found["metadata"]
+
+
 def test_an_earlier_one_that_is_on_its_way_out_is_waited_for(
     fresh: Applications, make: Make
 ) -> None:

@@ -24,6 +24,7 @@ import kopf
 import pytest
 from kopf._cogs.aiokits import aiotoggles
 from kopf._cogs.clients import api as kopf_client
+from kopf._cogs.clients import fetching
 from kopf._cogs.clients.errors import APIError
 from kopf._cogs.structs.references import NamespaceName, Resource
 from kopf._core.reactor import orchestration, queueing
@@ -231,6 +232,37 @@ def test_its_watches_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
         assert kopf_internals.watch_tasks() == set(), "they have ended"
 
     asyncio.run(look())
+
+
+def test_it_says_what_it_has_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = [([{"metadata": {"uid": "a"}}, {"metadata": {"uid": "b"}}], "7"), ([], "7")]
+
+    async def fetch(*, resource: Any, namespace: Any, **_: Any) -> AsyncIterator[Any]:
+        for page in pages if namespace == "here" else ():
+            yield page
+
+    monkeypatch.setattr(fetching, "fetch_objs", fetch)
+    kopf_internals.note_lists()
+    wrapped = fetching.fetch_objs
+    kopf_internals.note_lists()
+    assert fetching.fetch_objs is wrapped, "it is wrapped once"
+    ours, theirs = (Resource(group, "v1", "things") for group in ("tandem.dev", "other"))
+
+    async def look() -> list[kopf_internals.Listed]:
+        found: list[kopf_internals.Listed] = []
+        kopf_internals.listed_to(found.append)
+        for resource, namespace in ((ours, "here"), (ours, "empty"), (theirs, "here")):
+            options: Any = {"resource": resource, "namespace": namespace, **ANYTHING}
+            assert [page async for page in wrapped(**options)] == (
+                pages if namespace == "here" else []
+            )
+        return found
+
+    listed = kopf_internals.Listed
+    assert asyncio.run(look()) == [
+        listed("things", "here", frozenset({"a", "b"}), "7"),
+        listed("things", "empty", frozenset(), ""),
+    ]
 
 
 def test_a_root_task_starts_its_watches_and_fails_with_the_first_that_dies() -> None:

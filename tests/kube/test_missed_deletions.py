@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from support.jobs.quick_lake import QuickLake, make
+from tandem.errors import ManifestInvalid
 from tandem.kube.client.api import ApiError, NotFound
-from tandem.kube.client.resources import Body
+from tandem.kube.client.resources import Body, ResourceCache
 from tandem.kube.controllers import missed_deletions
 from tandem.kube.controllers.missed_deletions import cancel_missed
 from tandem.operations import attempt_files, garbage
@@ -40,8 +41,9 @@ def lake(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> QuickLake:
 
 async def cancelled(
     lake: QuickLake, monkeypatch: pytest.MonkeyPatch, there: Body | ApiError, *ran: str
-) -> list[Body]:
-    """The resources of the operations that are cancelled, where each resource is like this."""
+) -> tuple[list[Body], set[str]]:
+    """The resources of the operations that are cancelled, where each resource is like this; and
+    the names that are settled."""
     found: list[Body] = []
 
     class Controller:
@@ -60,10 +62,11 @@ async def cancelled(
         return call()
 
     monkeypatch.setattr(missed_deletions, "OperationController", Controller)
-    context: Any = SimpleNamespace(api=SimpleNamespace(get=get), threads=threads)
+    context: Any = SimpleNamespace(
+        api=SimpleNamespace(get=get), threads=threads, resource_cache=ResourceCache()
+    )
     table: Any = SimpleNamespace(uid="uid", table=lake.table())
-    await cancel_missed(context, table, "a", "t", ran)
-    return found
+    return found, await cancel_missed(context, table, "a", "t", ran)
 
 
 BOTH = ("TableUpdate/one", "TableCompaction/two")
@@ -80,7 +83,6 @@ GONE = NotFound(404, "NotFound", "in a test")
         (GONE, BOTH[1:], ["two"]),
         (GONE, (), []),
         (GONE, ("TableUpdate/two", "LakeTable/one", "one", "", "TableUpdate/../one"), []),
-        (GONE, ("TableUpdate/one", *(f"TableUpdate/{n}" for n in range(10_000))), ["one"]),
     ],
 )
 def test_what_is_cancelled(
@@ -90,7 +92,35 @@ def test_what_is_cancelled(
     ran: tuple[str, ...],
     names: list[str],
 ) -> None:
-    found = asyncio.run(cancelled(lake, monkeypatch, there, *ran))
+    found, settled = asyncio.run(cancelled(lake, monkeypatch, there, *ran))
     assert [body["metadata"]["name"] for body in found] == names
     assert all(body["metadata"]["namespace"] == "a" for body in found)
+    unknown = isinstance(there, ApiError) and there is not GONE
+    assert settled == (set() if unknown else set(ran))
     assert all(body["spec"] == {"type": "Minor", "tableRef": {"name": "t"}} for body in found)
+
+
+def test_many_names_are_looked_into_in_turns(
+    lake: QuickLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = {"TableUpdate/one", *(f"TableUpdate/n{number:03}" for number in range(150))}
+    found = []
+    for _ in range(2):
+        some, settled = asyncio.run(cancelled(lake, monkeypatch, GONE, *left))
+        found += some
+        left -= settled
+    assert not left
+    assert [body["metadata"]["name"] for body in found] == ["one"]
+
+
+def test_a_damaged_record_hides_no_other(lake: QuickLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = attempt_files.load
+
+    def damaged(store: Any, path: str, kind: Any) -> Any:
+        if path.split("/")[2] == "elsewhere":
+            raise ManifestInvalid("in a test")
+        return load(store, path, kind)
+
+    monkeypatch.setattr(attempt_files, "load", damaged)
+    found, _ = asyncio.run(cancelled(lake, monkeypatch, GONE, *BOTH))
+    assert [body["metadata"]["name"] for body in found] == ["one", "two"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,8 +21,9 @@ from support.cluster.operator_thread import (
     reason_of,
 )
 from support.jobs import quick_lake
-from support.waiting import await_that
+from support.waiting import LIMIT_S, await_that
 from tandem.kube.kopf_loop import LeadershipLost
+from tandem.kube.runtime import controller_tasks
 from tandem.kube.runtime.context import OperatorSettings
 from tandem.kube.runtime.leader import MEMBERS, election
 from tandem.locks.etcd.store import EtcdLocks, EtcdSettings
@@ -122,6 +124,35 @@ def test_operations_deleted_while_no_operator_ran_are_cleaned_up(stage: Stage) -
     with stage.locks() as locks:
         # The lease of the one that is gone expires.
         await_that(lambda: not locks.entries(stage.lake.location), lambda: "still locked")
+
+
+def test_what_an_operator_had_not_cancelled_is_cancelled_by_the_next(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends while a job is being stopped, which takes long."""
+    monkeypatch.setattr(controller_tasks, "_LEAVE_S", 0.5)
+    stopping, over = threading.Event(), threading.Event()
+
+    def interceptor(effect: Effect, call: Callable[[], Event]) -> Event:
+        if effect.point is Point.STOP_JOB:
+            stopping.set()
+            over.wait(LIMIT_S)
+        return call()
+
+    with stage.jobs.held():
+        with operating(stage.settings("one"), stage.jobs, interceptor):
+            stage.space.compaction("m", "t")
+            stage.space.await_phase(KIND, "m", "Running")
+            stage.space.delete(KIND, "m")
+            assert stopping.wait(LIMIT_S)
+            stage.space.await_status(
+                "LakeTable", "t", lambda s: s.get("runningOperations") == [f"{KIND}/m"]
+            )
+        with operating(stage.settings("two"), stage.jobs):
+            await_that(lambda: stage.jobs.stopped == stage.jobs.started, lambda: "not stopped")
+            stage.space.await_status("LakeTable", "t", lambda s: not s.get("runningOperations"))
+        over.set()
+    stage.lake.assert_clean()
 
 
 def test_one_leads_and_the_other_follows(stage: Stage) -> None:

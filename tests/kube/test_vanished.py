@@ -14,7 +14,6 @@ from support.cluster.api_proxy import ApiProxy
 from support.cluster.operator_thread import HeldJobs, Operator, Resources, operating, quick_settings
 from support.jobs import quick_lake
 from support.waiting import await_that
-from tandem.kube.controllers import table as table_controller
 from tandem.kube.controllers.table import TableController
 from tandem.spec.common import FINALIZER
 
@@ -57,7 +56,6 @@ def stage(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         ApiProxy(cluster.operator_kubeconfig) as proxy,
     ):
         patch.setattr(TableController, "_live", live)
-        patch.setattr(table_controller, "_STILL_THERE_S", 0.5)
         settings = quick_settings(
             cluster,
             space.namespace,
@@ -120,6 +118,29 @@ def test_a_laketable_whose_deletion_was_missed(stage: Stage) -> None:
     table(stage, "unseen", "again")
     assert stage.space.await_end(COMPACTION, "orphan")["phase"] == "Succeeded"
     stage.space.delete(TABLE, "unseen")
+    await_untended(stage)
+
+
+@pytest.mark.parametrize("suspended", [True, False])
+def test_an_operation_whose_deletion_was_missed(stage: Stage, suspended: bool) -> None:
+    """It waits, or is suspended, and nothing is written to it by which that could be found out.
+    What it waits for comes then."""
+    name = f"unseen-{'suspended' if suspended else 'waiting'}"
+    lake = table(stage, name)
+    behind = [{"kind": COMPACTION, "name": f"{name}-before"}]
+    options = {"suspend": True} if suspended else {"dependsOn": behind}
+    stage.space.update(name, name, "k >= 0", {"v": "v + 1"}, **options)
+    reason = "Suspended" if suspended else "WaitingForDependency"
+    stage.space.await_reason("TableUpdate", name, reason)
+    rows, before = lake.by_tandem(), stage.controllers()
+    assert stage.proxy.freeze_watches("tableupdates") > 0
+    stage.space.delete("TableUpdate", name)
+    assert stage.proxy.expire_watches("tableupdates") > 0
+    await_that(lambda: stage.controllers() == before - 1, lambda: stage.controllers())
+    stage.space.compaction(f"{name}-before", name)
+    assert stage.space.await_end(COMPACTION, f"{name}-before")["phase"] == "Succeeded"
+    lake.assert_rows(rows)
+    stage.space.delete(TABLE, name)
     await_untended(stage)
 
 

@@ -17,13 +17,16 @@ from tandem.kube.client.credentials import login_handler
 from tandem.kube.client.resources import (
     TABLE_KIND,
     Body,
+    ResourceCache,
     key_of,
     uid_of,
+    version_number,
 )
 from tandem.kube.controllers.ended import EndedController
 from tandem.kube.controllers.spark_jobs import ApplicationCache
 from tandem.kube.runtime.context import OperatorContext, OperatorSettings, ResourceControl
 from tandem.kube.runtime.controller_tasks import ControllerTasks, StopReason, StopSignal
+from tandem.kube.runtime.kopf_internals import Listed, listed_to
 from tandem.spark.application.port import ApplicationBuilder
 from tandem.spec.common import FINALIZER, GROUP, MANAGED_BY, OPERATIONS, VERSION, plural
 from tandem.spec.index import IndexServer
@@ -66,9 +69,17 @@ def register(
     if builder is not None:
         controls[IndexServer.kind_name] = control_index_server
 
-    async def observe(event: Any, **_: Any) -> None:
+    def seen(event: Mapping[str, Any]) -> None:
         observed(event, context, control, controller_tasks, ended_controller, controls)
 
+    async def observe(event: Any, **_: Any) -> None:
+        seen(event)
+
+    def listed(found: Listed) -> None:
+        for event in not_listed(context.resource_cache, found):
+            seen(event)
+
+    listed_to(listed)
     for kind in KINDS:
         kopf.on.event(GROUP, VERSION, plural(kind), registry=registry, id="observe")(observe)
 
@@ -84,6 +95,27 @@ def register(
 
         kopf.on.event(*builder.resource, registry=registry, id="observe")(observe_application)
     return registry
+
+
+def not_listed(cache: ResourceCache, listed: Listed) -> list[dict[str, Any]]:
+    """The events of what the cache has, and a list has not. Pure."""
+    until = version_number(listed.version)
+    return [
+        {
+            "type": "DELETED",
+            "object": cache.body(known.uid)
+            or {
+                "kind": known.kind,
+                "metadata": {"namespace": known.namespace, "name": known.name, "uid": known.uid},
+            },
+        }
+        for known in tuple(cache.all())
+        if plural(known.kind) == listed.plural
+        and listed.namespace in (None, known.namespace)
+        and known.uid not in listed.uids
+        # What was made after the list is not in it.
+        and version_number(known.resource_version) <= until
+    ]
 
 
 Run = Callable[[Body, StopSignal], Awaitable[None]]
@@ -128,8 +160,12 @@ def observed(
 
 
 async def _controlled(context: OperatorContext, run: Run, body: Body, stopped: StopSignal) -> None:
-    """Run a controller of a resource as it is now, or was last seen."""
-    await run(context.resource_cache.body(uid_of(body)) or body, stopped)
+    """Run a controller of a resource as it is now, or was last seen. One that has ended meanwhile
+    needs none."""
+    uid, cache = uid_of(body), context.resource_cache
+    now = cache.body(uid)
+    if now is not None or cache.by_uid(uid) is None:
+        await run(now or body, stopped)
 
 
 def _index_server_controller() -> type[IndexServerController]:

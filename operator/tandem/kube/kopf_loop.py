@@ -136,10 +136,11 @@ async def run_kopf(
         blind = True
         await asyncio.sleep(_LOOK_S)
     finally:
+        # Leadership is held meanwhile.
+        await controller_tasks.close()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await controller_tasks.close()
         deadline.cancel()
     if lost:
         raise LeadershipLost("another operator leads now, or the lock store is unavailable")

@@ -133,6 +133,7 @@ async def run_operator(
     loop = asyncio.get_running_loop()
     kopf_internals.read_lean_json()
     kopf_internals.note_watches()
+    kopf_internals.note_lists()
     clock, nonces = clock or SystemClock(), SystemNonces()
     metrics = Metrics()
     table_threads = TableThreads()

@@ -67,6 +67,9 @@ _GOOD_S: Final = 300.0
 """A child that lived for so long has done no harm to its next one."""
 _SUSPECT: Final = 2
 """A table on which so many children worked as they ended has a child to itself."""
+_CLEAN_UPS: Final = 5
+"""So many children try to cancel what a deleted operation has left; then it counts as one whose
+process died."""
 LOCKS_S: Final = 30.0
 """So long the locks of a child that has ended wait for the one that takes its operations over: an
 operation, or its table, may be gone."""
@@ -191,13 +194,12 @@ class ChildProcesses:
             self._event_contexts.pop(uid, None)
 
     async def _clean_up(self, body: Body) -> None:
-        over = False
-        while not over:
+        for _ in range(_CLEAN_UPS):
             with suppress(ChildEnded):
                 child = await self._child(self._tenant(body), None)
                 if child is not None:
                     await child.clean_up(body)
-                over = True
+                return
 
     async def _pass_stop(self, uid: str, stopped: StopSignal) -> None:
         await stopped.wait()
@@ -251,10 +253,10 @@ class ChildProcesses:
     ) -> ChildProcess | None:
         """The tenant's child; None if meanwhile there is nothing left to do. Raises: ChildEnded."""
         while not (self._closed or (stopping is not None and stopping.done())):
-            child = self._children.get(key)
-            if child is not None and not child.end:
+            child, beginning = self._children.get(key), self._beginning.get(key)
+            # While it begins, it does not know all resources yet.
+            if beginning is None and child is not None and not child.end:
                 return child
-            beginning = self._beginning.get(key)
             if beginning is None and (left_s := self._pause_left_s(key)) > 0:
                 if stopping is None:
                     await asyncio.sleep(left_s)

@@ -13,7 +13,7 @@ from concurrent.futures import Executor
 from contextvars import Context
 from typing import Any, Final, TypeVar
 
-from tandem.errors import ClusterUnavailable, LocationNotAllowed
+from tandem.errors import ClusterUnavailable, InvalidSpec, LocationNotAllowed
 from tandem.jobs.runner import JobRunner
 from tandem.kube.children.link import Handler, Link
 from tandem.kube.children.ports import (
@@ -77,6 +77,14 @@ def may_request(tenant: Tenant, secret: str, method: str, url: str) -> bool:
     if method == "PATCH":
         return len(rest) == 2 and rest[1] == "status"
     return kind != plural(TABLE_KIND) and len(rest) == (0 if method == "POST" else 1)
+
+
+def _named(deleted: object, uid: str) -> Body:
+    """What a child says of a resource that is gone, as of this uid. Raises: InvalidSpec."""
+    metadata = deleted.get("metadata") if isinstance(deleted, dict) else None
+    if not isinstance(deleted, dict) or not isinstance(metadata, dict):
+        raise InvalidSpec("no resource", found=type(deleted).__name__, expected="an operation")
+    return {**deleted, "metadata": {**metadata, "uid": str(uid)}}
 
 
 class ChildServices:
@@ -338,7 +346,7 @@ class ChildServices:
         if found is None:
             body = self._context.resource_cache.body(uid)
             if body is None and deleted is not None:
-                return self._made({**deleted, "metadata": {**deleted["metadata"], "uid": uid}})
+                return self._made(_named(deleted, uid))
             found = self._runners[uid] = self._made(body)
         return found
 

@@ -7,12 +7,13 @@ died (`tandem.planning.cleaning`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from typing import Final
 
 import structlog
 
-from tandem.errors import TandemError
+from tandem.errors import ManifestInvalid, TandemError
 from tandem.kube.client.api import ApiError, NotFound
 from tandem.kube.client.resources import Body, is_deleting, key_of, path
 from tandem.kube.controllers.operation import OperationController
@@ -24,35 +25,44 @@ from tandem.operations.model import Table
 from tandem.spec.common import GROUP, OPERATIONS, VERSION
 
 _log = structlog.get_logger("tandem.kube.missed_deletions")
+_NAME: Final = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
 _MOST: Final = 100
-"""So many names of a status are looked into: users may write anything into it."""
+"""So many names of a status are looked into at a time: users may write anything into it."""
 
 
 async def cancel_missed(
     context: OperatorContext, table: TableContext, namespace: str, name: str, ran: Collection[str]
-) -> None:
+) -> set[str]:
     """Cancel what is left of the operations that ran on a table by its last status, as
-    `TableCompaction/nightly`, and of which there is no resource any more."""
-    gone = [each for each in list(ran)[:_MOST] if await _is_gone(context, namespace, each)]
+    `TableCompaction/nightly`, and of which there is no resource any more. Returns those with which
+    nothing is left to do; the others, of which some may be next in turn, are to be tried again."""
+    looked_at = sorted(ran)[:_MOST]
+    found = [await _is_gone(context, namespace, each) for each in looked_at]
+    gone = {each for each, is_gone in zip(looked_at, found, strict=True) if is_gone}
+    settled = {each for each, is_gone in zip(looked_at, found, strict=True) if is_gone is False}
     opened = table.table
     if not gone or opened is None:
-        return
+        return settled
     try:
         bodies = await context.threads(
             table.uid, lambda: _left_by(opened, namespace, name, frozenset(gone))
         )
     except TandemError as error:
         _log.warning("not cleaned up", namespace=namespace, table=name, problem=str(error))
-        return
+        return settled
     for body in bodies:
-        kind, _, operation = key_of(body)
+        kind, _, operation = key = key_of(body)
+        if context.resource_cache.get(key) is not None:
+            continue  # made again meanwhile: its own controller goes on with it
         _log.info("was deleted meanwhile", kind=kind, namespace=namespace, name=operation)
         await OperationController(context, body).clean_up()
+    return settled | gone
 
 
-async def _is_gone(context: OperatorContext, namespace: str, display: str) -> bool:
+async def _is_gone(context: OperatorContext, namespace: str, display: str) -> bool | None:
+    """None if that cannot be known now."""
     kind, _, name = display.partition("/")
-    if kind not in OPERATIONS:
+    if kind not in OPERATIONS or not _NAME.fullmatch(name):
         return False
     try:
         # One that is being deleted has no controller, if that began before this operator.
@@ -61,18 +71,21 @@ async def _is_gone(context: OperatorContext, namespace: str, display: str) -> bo
         return True
     except ApiError as error:
         _log.warning("not found out", namespace=namespace, name=display, problem=str(error))
-        return False
+        return None
 
 
 def _left_by(table: Table, namespace: str, name: str, gone: Collection[str]) -> list[Body]:
     """The resources of the unfinished operations that have these names, as far as their records say
-    it. Raises: ManifestInvalid, StorageError."""
+    it. Raises: ManifestInvalid for a damaged plan, StorageError."""
     unfinished = {pin.operation_id for pin in garbage.unfinished(table.store)}
     found = []
     for operation_id in sorted(unfinished):
-        record = attempt_files.load(
-            table.store, attempt_files.identity(operation_id), OperationRecord
-        )
+        path_ = attempt_files.identity(operation_id)
+        try:
+            record = attempt_files.load(table.store, path_, OperationRecord)
+        except ManifestInvalid as error:
+            _log.warning("not cleaned up", namespace=namespace, table=name, problem=str(error))
+            continue
         if record is None or record.namespace != namespace:
             continue
         if f"{record.kind}/{record.name}" in gone:

@@ -92,6 +92,15 @@ class OperationController:
         return self._reporter.last
 
     @property
+    def _of_table(self) -> tuple[str, str]:
+        return self._key[1], self._table_name
+
+    @property
+    def _display(self) -> str:
+        kind, _, name = self._key
+        return f"{kind}/{name}"
+
+    @property
     def _table_name(self) -> str:
         return str((spec_of(self._body).get("tableRef") or {}).get("name", ""))
 
@@ -112,6 +121,8 @@ class OperationController:
                         lock.release()
         finally:
             minding.cancel()
+            if not self._signals.leaving:
+                self._context.cancelling.get(self._of_table, set()).discard(self._display)
             await self._reporter.close()
 
     async def clean_up(self) -> None:
@@ -174,6 +185,8 @@ class OperationController:
         if self._session is not None and not self._deleted:
             self._session.request_stop(StopRequest.CANCEL)
         self._deleted = True
+        if self._session is not None or self._has_begun:
+            self._context.cancelling.setdefault(self._of_table, set()).add(self._display)
         self._signals.wake.set()
 
     def _changed(self) -> None:

@@ -40,7 +40,6 @@ from tandem.kube.client.api import (
     NotFound,
     ResourcePath,
 )
-from tandem.kube.client.resources import is_owned
 from tandem.spark.application.port import FINISHED, ApplicationBuilder, JobPlacement, state_of
 from tandem.spec.common import ENDPOINT_ANNOTATION, LOG_ANNOTATION
 
@@ -206,7 +205,7 @@ class ApplicationRunner:
         found = self._cache.get(self._namespace, name)
         if found is None:
             found = self._call(self._read(name))
-        if found is not None and not is_owned(found, self._owner.uid):
+        if found is not None and not self._is_ours(found):
             found = None  # the name belongs to another object: ours does not exist
         if found is None or not self._builder.needs_pod(found):
             return self._builder.classify(found, None)
@@ -275,7 +274,7 @@ class ApplicationRunner:
 
     def _adopt(self, found: Json) -> None:
         owners = found["metadata"].get("ownerReferences") or []
-        if not is_owned(found, self._owner.uid):
+        if not self._is_ours(found):
             whose = ", ".join(f"{o['kind']}/{o['name']} ({o['uid']})" for o in owners) or "none"
             raise AlreadyRunning(
                 "a SparkApplication of this name belongs to another resource",
@@ -295,6 +294,12 @@ class ApplicationRunner:
         self._cache.observe(None, found)
         return trimmed(found)
 
+    def _is_ours(self, found: Json) -> bool:
+        """Whether it belongs to our resource, by kind and uid."""
+        owner = (self._owner.kind, self._owner.uid)
+        owners = found["metadata"].get("ownerReferences") or ()
+        return any((each["kind"], each["uid"]) == owner for each in owners)
+
     async def _pod(self, name: str) -> Json | None:
         try:
             return await self._api.get(ResourcePath("", "v1", "pods", self._namespace, name))
@@ -303,7 +308,7 @@ class ApplicationRunner:
 
     async def _stop(self, name: str) -> None:
         found = await self._read(name)
-        if found is not None and is_owned(found, self._owner.uid):
+        if found is not None and self._is_ours(found):
             if self._builder.finished(found) and not await self._live_pods(name):
                 return
             # Gone, or another one by now.

@@ -15,7 +15,6 @@ from typing import Any
 import structlog
 
 from tandem.errors import InvalidSpec, Reason, TandemError
-from tandem.kube.client.api import ApiError, NotFound
 from tandem.kube.client.events import EventReason, post, traceback_of
 from tandem.kube.client.resources import (
     TABLE_KIND,
@@ -24,7 +23,6 @@ from tandem.kube.client.resources import (
     condition,
     generation_of,
     key_of,
-    path,
     status_of,
     uid_of,
     version_of,
@@ -224,9 +222,6 @@ _IDLE_MOST = 6.0
 """An idle table is refreshed up to this many times less often."""
 _LEAVE_S = 2.0
 """How long the end of the operator waits for a look that is under way."""
-_STILL_THERE_S = 300.0
-"""How often to check whether the resource still exists: a watch that had to list again does not
-report what was deleted meanwhile."""
 
 
 class TableController:
@@ -243,8 +238,9 @@ class TableController:
         self._leaving = False
         self._living: asyncio.Task[None] | None = None
         known = dict(status_of(body))
-        self._ran: tuple[str, ...] = tuple(map(str, known.get("runningOperations") or ()))
+        self._ran = set(map(str, known.get("runningOperations") or ()))
         """What ran by the last status, until it is known what became of it."""
+        self._cancelling: asyncio.Task[None] | None = None
         ready = condition(body, "Ready")
         settings = context.settings
         self._writer = status_writer(context, body, on_gone=self._object_gone)
@@ -283,6 +279,9 @@ class TableController:
             living.cancel()
             await asyncio.gather(living, return_exceptions=True)
             await self._cleaning_controller.close()
+            if self._cancelling is not None:
+                self._cancelling.cancel()
+                await asyncio.gather(self._cancelling, return_exceptions=True)
             unwatch()
             self._withdraw()
             await self._writer.close()
@@ -326,30 +325,13 @@ class TableController:
         """The resource is gone, although no watch has reported it: inform those that need it."""
         self._context.gone(self._uid)
 
-    async def _is_there(self) -> bool:
-        try:
-            body = await self._context.api.get(path(*self._key))
-        except NotFound:
-            return False
-        except ApiError as error:
-            _, namespace, name = self._key
-            _log.warning("not found out", namespace=namespace, name=name, problem=str(error))
-            return True
-        return uid_of(body) == self._uid
-
     async def _live(self) -> None:
         loop = asyncio.get_running_loop()
         next_look = 0.0
-        next_question = loop.time() + _STILL_THERE_S
         generation = -1
         while not self._leaving and self._context.may_write():
             self._wake.clear()
             begun = now = loop.time()
-            if now >= next_question:
-                next_question = now + _STILL_THERE_S
-                if not await self._is_there():
-                    self._object_gone()
-                    return
             problem = self._table.problem
             resource = self._parse()
             if resource is not None:
@@ -365,9 +347,8 @@ class TableController:
                     next_look = loop.time() + self._interval_s
             if self._table.problem != problem:
                 self._context.table_changed(*self._key[1:])
-            if self._ran and self._table.is_ready:
-                ran, self._ran = self._ran, ()
-                await cancel_missed(self._context, self._table, *self._key[1:], ran)
+            if self._ran and self._table.is_ready and not self._is_cancelling:
+                self._cancelling = asyncio.create_task(self._cancel_missed(), name="cancel missed")
             if (
                 self._table.locks
                 or self._table.log_locks
@@ -385,6 +366,16 @@ class TableController:
                 async with asyncio.timeout(max(0.0, until - loop.time())):
                     await self._wake.wait()
             await self._rest(begun + self._context.settings.status_s)
+
+    @property
+    def _is_cancelling(self) -> bool:
+        return self._cancelling is not None and not self._cancelling.done()
+
+    async def _cancel_missed(self) -> None:
+        settled = await cancel_missed(self._context, self._table, *self._key[1:], self._ran)
+        if settled:
+            self._ran -= settled
+            self._wake.set()
 
     async def _rest(self, until: float) -> None:
         """Let the events of a busy table's operations share a round: its status is not written more
@@ -449,6 +440,9 @@ class TableController:
             self._table.log_locks,
         )
         manifest = status.manifest()
+        # The next operator finds there what it has to cancel.
+        also = self._ran | self._context.cancelling.get(self._key[1:], set())
+        manifest["runningOperations"] = sorted({*manifest.get("runningOperations", ()), *also})
         if fields is not None:
             manifest.update(fields)
         else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
@@ -56,10 +56,13 @@ class StopSignal:
         await self._stopped.wait()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Control:
-    task: asyncio.Task[None]
+    """`again`: work was asked for while the controller was at its end."""
+
     stop: StopSignal
+    task: asyncio.Task[None] = field(init=False)
+    again: bool = False
 
 
 class ControllerTasks:
@@ -80,15 +83,15 @@ class ControllerTasks:
         self, uid: str, run: Callable[[StopSignal], Awaitable[None]], *, again: bool = False
     ) -> None:
         """Have a resource controlled by `run`, in a task with the context of the caller, unless it
-        already is, or was: a controller that has returned is begun another time only `again`, or
-        after a `stop`."""
+        already is, or was: a controller that has returned, or returns, is begun another time only
+        `again`, or after a `stop`."""
         known = self._controls.get(uid)
-        if self._closed or (known is not None and not (again and known.task.done())):
-            return
-        stop = StopSignal()
-        controlling = self._control(uid, run, stop, self._ending.get(uid))
-        task = asyncio.create_task(controlling, name="control a resource")
-        self._controls[uid] = _Control(task, stop)
+        if known is not None and not known.task.done():
+            known.again = known.again or again
+        elif not self._closed and (known is None or again):
+            control = self._controls[uid] = _Control(StopSignal())
+            controlling = self._control(uid, run, control, self._ending.get(uid))
+            control.task = asyncio.create_task(controlling, name="control a resource")
 
     def stop(self, uid: str, reason: StopReason) -> None:
         """Have the controller of a resource end, if there is one."""
@@ -118,10 +121,11 @@ class ControllerTasks:
         self,
         uid: str,
         run: Callable[[StopSignal], Awaitable[None]],
-        stop: StopSignal,
+        control: _Control,
         before: asyncio.Task[None] | None,
     ) -> None:
         """`before`: the resource's last controller, which was stopped and has not ended yet."""
+        stop = control.stop
         if before is not None:
             await asyncio.wait({before})
         while stop.reason is not StopReason.HANDED_OVER:
@@ -130,6 +134,9 @@ class ControllerTasks:
             except Exception as error:  # noqa: BLE001 - a bug, after which it is tried again
                 _log.error("a bug: please report it", uid=uid, at=traceback_of(error))
             else:
+                if stop.reason is None and control.again:
+                    control.again = False
+                    continue
                 return
             if stop.reason is not None:
                 return

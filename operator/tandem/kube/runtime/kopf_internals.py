@@ -8,6 +8,7 @@ was checked, and checks that each part is as it is used here.
 | `ResourceMemories.recall` | which resources it remembers |
 | `_cogs.clients.api`: `request`, `json` | how it reads JSON, and what it leaves out |
 | `orchestration.spawn_missing_watchers`, `Ensemble.watcher_tasks` | its watches |
+| `fetching.fetch_objs` | what it has listed |
 | the name of a task | which one starts the watches |
 | the files of its coroutines | which tasks are its own |
 | `status` of its API errors | that a watch has expired |
@@ -18,23 +19,41 @@ from __future__ import annotations
 import asyncio
 import functools
 import weakref
-from collections.abc import Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import kopf
 from kopf._cogs.clients import api as kopf_client
+from kopf._cogs.clients import fetching
 from kopf._core.reactor import orchestration
 from kopf._core.reactor.inventory import ResourceMemories, ResourceMemory
 
 from tandem.kube.client.api import loads
+from tandem.spec.common import GROUP
 
 _GONE = 410
 _KOPF = f"{Path(kopf.__file__).parent}/"
 _STARTER_TASK = "multidimensional multitasker"
 _watches: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.WeakSet[asyncio.Task[Any]]]
 _watches = weakref.WeakKeyDictionary()
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The uids of all objects of a kind, by its plural, in a namespace (None: in all), as of a
+    resource version."""
+
+    plural: str
+    namespace: str | None
+    uids: frozenset[str]
+    version: str
+
+
+_listeners: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Callable[[Listed], None]]
+_listeners = weakref.WeakKeyDictionary()
 
 
 class NoMemories(ResourceMemories):
@@ -121,6 +140,32 @@ def note_watches() -> None:
 
     vars(spawn)["notes"] = True
     setattr(orchestration, "spawn_missing_watchers", spawn)  # noqa: B010 - mypy refuses an assignment
+
+
+def note_lists() -> None:
+    """Have kopf say what it has listed (`listed_to`), for the rest of the process. When a watch has
+    to begin with a list again, kopf reports what is there, and not what was deleted meanwhile."""
+    inner = fetching.fetch_objs
+    if getattr(inner, "notes", False):
+        return
+
+    @functools.wraps(inner)
+    async def fetch(*, resource: Any, namespace: Any, **options: Any) -> AsyncIterator[Any]:
+        uids, version = set[str](), ""
+        async for items, version in inner(resource=resource, namespace=namespace, **options):
+            uids.update(item["metadata"]["uid"] for item in items)
+            yield items, version
+        listener = _listeners.get(asyncio.get_running_loop())
+        if listener is not None and resource.group == GROUP:
+            listener(Listed(resource.plural, namespace, frozenset(uids), str(version)))
+
+    vars(fetch)["notes"] = True
+    setattr(fetching, "fetch_objs", fetch)  # noqa: B010 - mypy refuses an assignment
+
+
+def listed_to(listener: Callable[[Listed], None]) -> None:
+    """Have this called with each list of a kind of ours, in this event loop."""
+    _listeners[asyncio.get_running_loop()] = listener
 
 
 def watch_tasks() -> set[asyncio.Task[Any]]:
