@@ -3,6 +3,7 @@ real API server, and their values are values of the chart."""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -30,7 +31,7 @@ def commands(page: str) -> list[str]:
     """What a reader types, in order."""
     found = []
     for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL):
-        found += block.replace("\\\n", " ").strip().splitlines()
+        found += block.replace("\\\n", " ").replace("|\n", "| ").strip().splitlines()
     return [line for line in found if not any(word in line for word in NEEDS_PODS + OF_OTHERS)]
 
 
@@ -65,6 +66,11 @@ def run(cluster: Cluster, line: str, file: Path) -> str:
     """One command, as it stands on the page."""
     words = [str(CHART) if word == "charts/tandem" else word for word in shlex.split(line)]
     words = [str(file) if word == "values.yaml" else word for word in words]
+    if "|" in words:
+        end = words.index("|")
+        words, reader = words[:end], words[end + 1 :]
+        assert reader[0] == "jq", line  # which may not be here: it reads JSON
+        json.loads(run(cluster, shlex.join(words), file))
     program, *arguments = words
     if program == "kubectl":
         # A namespace takes seconds to go: what must be gone is looked for in the end.
