@@ -130,9 +130,16 @@ class Answering:
         return self.ends.pop(0)
 
 
+def known() -> ResourceCache:
+    """A cache that has the operation."""
+    cache = ResourceCache()
+    cache.update(OPERATION)
+    return cache
+
+
 async def control(child: Answering) -> None:
     """Have the operation controlled by the child."""
-    context: Any = SimpleNamespace(resource_cache=ResourceCache(), may_write=lambda: True)
+    context: Any = SimpleNamespace(resource_cache=known(), may_write=lambda: True)
     children = ChildProcesses(context, memory=None)
     vars(children)["_children"][child.key] = child
     try:
@@ -147,9 +154,23 @@ def test_a_run_goes_on_until_it_is_over() -> None:
     asyncio.run(control(Answering(RunEnd.LEFT, RunEnd.OVER)))
 
 
+def test_a_child_leaves_what_it_does_not_know() -> None:
+    """It may not know it yet."""
+
+    async def run() -> RunEnd:
+        child = object.__new__(child_module._Child)
+        vars(child).update(
+            _context=SimpleNamespace(resource_cache=ResourceCache()), _metrics=LinkedMetrics()
+        )
+        child.link = Link({})
+        return await child._control("TableUpdate", "uid", StopSignal(), None)
+
+    assert asyncio.run(run()) is RunEnd.LEFT
+
+
 def test_nothing_runs_in_a_child_that_does_not_know_all_resources_yet() -> None:
     async def run() -> None:
-        context: Any = SimpleNamespace(resource_cache=ResourceCache(), may_write=lambda: True)
+        context: Any = SimpleNamespace(resource_cache=known(), may_write=lambda: True)
         children = ChildProcesses(context, memory=None)
         child = Answering(RunEnd.OVER)
         begun = asyncio.Event()

@@ -204,7 +204,7 @@ class _Child:
             body = self._context.resource_cache.body(uid)
             if body is not None:
                 await made(self._context, body).run(stopped)
-            if stopped.reason is StopReason.HANDED_OVER:
+            if body is None or stopped.reason is StopReason.HANDED_OVER:
                 how = RunEnd.LEFT
         except Exception as error:  # noqa: BLE001 - a bug, after which the operator tries again
             _log.error("a bug: please report it", at=traceback_of(error))

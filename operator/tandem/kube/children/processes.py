@@ -171,7 +171,10 @@ class ChildProcesses:
         self._event_contexts[uid] = contextvars.copy_context()
         stopping = asyncio.create_task(self._pass_stop(uid, stopped), name="mind the stop")
         try:
+            cache = self._context.resource_cache
             while not stopping.done() and self._context.may_write():
+                if cache.body(uid) is None:
+                    break  # it is gone, or has ended
                 try:
                     tenant = self._tenant(body)
                     child = await self._child(tenant, stopping)

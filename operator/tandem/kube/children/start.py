@@ -46,7 +46,7 @@ class RunEnd(StrEnum):
 
     OVER = "over"
     LEFT = "left"
-    """It leaves the resource to the next one."""
+    """It leaves the resource to the next one, or does not know it."""
     FAILED = "failed"
     """By a bug, which the child has logged."""
 
