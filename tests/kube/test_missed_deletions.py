@@ -40,10 +40,14 @@ def lake(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> QuickLake:
 
 
 async def cancelled(
-    lake: QuickLake, monkeypatch: pytest.MonkeyPatch, there: Body | ApiError, *ran: str
+    lake: QuickLake,
+    monkeypatch: pytest.MonkeyPatch,
+    there: Body | ApiError,
+    *ran: str,
+    seen: Body | None = None,
 ) -> tuple[list[Body], set[str]]:
     """The resources of the operations that are cancelled, where each resource is like this; and
-    the names that are settled."""
+    the names that are settled. `seen`: what a watch has reported."""
     found: list[Body] = []
 
     class Controller:
@@ -62,8 +66,11 @@ async def cancelled(
         return call()
 
     monkeypatch.setattr(missed_deletions, "OperationController", Controller)
+    cache = ResourceCache()
+    if seen is not None:
+        cache.update(seen)
     context: Any = SimpleNamespace(
-        api=SimpleNamespace(get=get), threads=threads, resource_cache=ResourceCache()
+        api=SimpleNamespace(get=get), threads=threads, resource_cache=cache
     )
     table: Any = SimpleNamespace(uid="uid", table=lake.table())
     return found, await cancel_missed(context, table, "a", "t", ran)
@@ -98,6 +105,22 @@ def test_what_is_cancelled(
     unknown = isinstance(there, ApiError) and there is not GONE
     assert settled == (set() if unknown else set(ran))
     assert all(body["spec"] == {"type": "Minor", "tableRef": {"name": "t"}} for body in found)
+
+
+@pytest.mark.parametrize("deleting", [True, False])
+def test_one_that_was_made_again_meanwhile_goes_on(
+    lake: QuickLake, monkeypatch: pytest.MonkeyPatch, deleting: bool
+) -> None:
+    """Not one that is being deleted, which has no controller."""
+    metadata = {"namespace": "a", "name": "one", "uid": "new", "resourceVersion": "2"}
+    if deleting:
+        metadata |= DELETING["metadata"]
+    seen = {"kind": "TableUpdate", "metadata": metadata, "spec": {"tableRef": {"name": "t"}}}
+    found, settled = asyncio.run(
+        cancelled(lake, monkeypatch, DELETING if deleting else GONE, BOTH[0], seen=seen)
+    )
+    assert [body["metadata"]["name"] for body in found] == ["one"] * deleting
+    assert settled == {BOTH[0]}
 
 
 def test_many_names_are_looked_into_in_turns(

@@ -52,7 +52,8 @@ async def cancel_missed(
         return settled
     for body in bodies:
         kind, _, operation = key = key_of(body)
-        if context.resource_cache.get(key) is not None:
+        there = context.resource_cache.get(key)
+        if there is not None and not there.deleting:
             continue  # made again meanwhile: its own controller goes on with it
         _log.info("was deleted meanwhile", kind=kind, namespace=namespace, name=operation)
         await OperationController(context, body).clean_up()
