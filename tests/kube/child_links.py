@@ -41,8 +41,11 @@ async def connected(*links: Link) -> AsyncIterator[list[asyncio.Task[str]]]:
 async def turns(count: int) -> None:
     """So many turns of the loop, for what may come between any two of them. What is awaited has a
     condition: `until`."""
+    loop = asyncio.get_running_loop()
     for _ in range(count):
-        await asyncio.sleep(0)
+        turned = loop.create_future()
+        loop.call_soon(turned.set_result, None)
+        await turned
 
 
 class Stub:

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 from support.waiting import await_that
-from tandem.kube.children import sessions
+from tandem.kube.children import process
 
 _WAITS = 'exec 3<&0; (cat <&3 > /dev/null; touch "$0") & exec sleep 600'
 """A leader, and a process that ends with the pipe and says so in a file."""
@@ -16,18 +16,18 @@ def started(file: Path) -> subprocess.Popen[bytes]:
     leader = subprocess.Popen(
         ["sh", "-c", _WAITS, str(file)], stdin=subprocess.PIPE, start_new_session=True
     )
-    await_that(lambda: len(list(sessions.processes_of(leader.pid))) >= 3, "its processes")
+    await_that(lambda: len(list(process.session_processes(leader.pid))) >= 3, "its processes")
     return leader
 
 
 def test_a_session_is_killed_with_all_that_is_in_it(tmp_path: Path) -> None:
     with started(tmp_path / "ended") as leader:
-        assert sessions.private_bytes(leader.pid) > sessions.private_bytes_of(leader.pid) > 0
-        assert sessions.kill(leader.pid)
+        assert process.memory_of_session(leader.pid) > process._memory_of(leader.pid) > 0
+        assert process.kill_session(leader.pid)
         leader.wait()
-        sessions.end(leader.pid, 0)
-        assert not sessions.kill(leader.pid)
-        assert sessions.private_bytes(leader.pid) == 0
+        process.end_session(leader.pid, 0)
+        assert not process.kill_session(leader.pid)
+        assert process.memory_of_session(leader.pid) == 0
     assert not (tmp_path / "ended").exists()
 
 
@@ -35,12 +35,12 @@ def test_what_a_leader_leaves_may_end_by_itself(tmp_path: Path) -> None:
     with started(tmp_path / "ended") as leader:
         leader.kill()
         leader.wait()
-        assert list(sessions.processes_of(leader.pid))
+        assert list(process.session_processes(leader.pid))
         assert leader.stdin is not None
         leader.stdin.close()
-        sessions.end(leader.pid, 60)
+        process.end_session(leader.pid, 60)
     assert (tmp_path / "ended").exists()
 
 
 def test_no_process_is_of_no_session() -> None:
-    assert list(sessions.processes_of(0)) == []
+    assert list(process.session_processes(0)) == []

@@ -22,7 +22,7 @@ from tandem.cli.commands.operator import on_spark_beside
 from tandem.errors import InvalidSpec, SparkMissing
 from tandem.jobs.runner import SMALL_BYTES
 from tandem.kube import operator as operator_module
-from tandem.kube.children import sessions
+from tandem.kube.children import process
 from tandem.kube.children.process import ChildProcess
 from tandem.kube.client.api import Api
 from tandem.kube.runtime.context import OperatorSettings
@@ -95,21 +95,21 @@ def test_small_jobs_have_spark_without_a_spark_operator(
         assert jvm_of(child.pid) == jvm
         lake.assert_clean()
         assert_bounded(child, jvm)
-    assert not list(sessions.processes_of(child.pid))
+    assert not list(process.session_processes(child.pid))
     path = f"/apis/sparkoperator.k8s.io/v1beta2/namespaces/{stage.space.namespace}"
     assert stage.space.cluster.request("GET", f"{path}/sparkapplications")["items"] == []
 
 
 def assert_bounded(child: ChildProcess, jvm: int) -> None:
     """The JVM and its Python workers have a bound of their own, and count with their child."""
-    others = set(sessions.processes_of(child.pid)) - {child.pid}
+    others = set(process.session_processes(child.pid)) - {child.pid}
     assert jvm in others
     assert len(others) > 1
     for pid in others:
         limits = Path(f"/proc/{pid}/limits").read_text()
         [line] = [line for line in limits.splitlines() if line.startswith("Max data size")]
         assert line.split()[3:5] == [str(1 << 30)] * 2
-    sizes = [sessions.private_bytes_of(pid) for pid in (child.pid, jvm)]
+    sizes = [process._memory_of(pid) for pid in (child.pid, jvm)]
     assert child.memory >= sum(sizes) > sizes[0] > 0
 
 
@@ -140,7 +140,7 @@ def test_a_child_that_is_killed_leaves_no_jvm_and_no_file(stage: Stage) -> None:
         assert list(child.folder.iterdir())
         os.kill(jvm, signal.SIGSTOP)
         kill(child)
-        assert not list(sessions.processes_of(child.pid))
+        assert not list(process.session_processes(child.pid))
         assert not child.folder.exists()
     assert not stage.jobs.started
 

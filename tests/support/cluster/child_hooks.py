@@ -16,7 +16,7 @@ import pytest
 from support.waiting import await_that
 from tandem.cli.commands.operator import LogFormat, configure_logging
 from tandem.kube import operator as operator_module
-from tandem.kube.children import processes, sessions
+from tandem.kube.children import process, processes
 from tandem.kube.children.process import ChildProcess
 from tandem.kube.children.processes import ChildProcesses
 from tandem.kube.controllers.operation import OperationController
@@ -190,7 +190,7 @@ def _fill(context: Any) -> None:
 
 def jvm_of(leader: int) -> int:
     """The process of a child's JVM; 0 without one."""
-    for pid in sessions.processes_of(leader):
+    for pid in process.session_processes(leader):
         try:
             command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except OSError:

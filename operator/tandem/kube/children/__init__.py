@@ -3,8 +3,7 @@ operations run. A child does nothing in the cluster itself: it asks the operator
 what is the tenant's.
 
     processes   begins children, has resources controlled, ends and kills children
-    process     one child as the operator sees it
-    sessions    the processes that a child has started: their memory, and their end
+    process     one child as the operator sees it, and what it has started
     services    what the operator does of what a child asks for
     link        messages between the two, as lines of JSON
     ports       what a child has of the operator: API server, locks, slots, Spark jobs, metrics

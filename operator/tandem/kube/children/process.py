@@ -1,18 +1,24 @@
-"""One child as the operator sees it: what it is called for, how it is killed, and how it ended."""
+"""One child as the operator sees it: what it is called for, how it is killed, and how it ended.
+
+A child leads a session. What it has started belongs to that, counts as its memory, and ends with
+it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from signal import Signals
+from signal import SIGKILL, Signals
 from typing import Final
 
-from tandem.kube.children import sessions
 from tandem.kube.children.link import LinkEnded
 from tandem.kube.children.services import ChildServices
 from tandem.kube.children.start import RunEnd
@@ -27,6 +33,9 @@ _END_S: Final = 5.0
 _UNKNOWN: Final = 255
 """The exit code of a process of which it is not known how, or even whether, it ended: the fork
 server, which is its parent, has ended."""
+_PROC: Final = Path("/proc")
+_LOOK_S: Final = 0.05
+_TRIES: Final = 20
 
 
 class ChildEnded(Exception):
@@ -94,7 +103,7 @@ class ChildProcess:
     def memory(self) -> int:
         """Bytes that it and what it has started have for themselves: what a kill gives back. 0 if
         it has ended."""
-        return sessions.private_bytes(self.pid)
+        return memory_of_session(self.pid)
 
     async def run(self, kind: str, uid: str, *, on_spark: bool) -> RunEnd:
         """Have it control a resource: how that has ended. Raises: ChildEnded once another child may
@@ -134,7 +143,7 @@ class ChildProcess:
             return
         self._killed_for = self._killed_for or why
         self._process.kill()
-        sessions.kill(self.pid)
+        kill_session(self.pid)
 
     def close(self, why: str) -> None:
         """Let it end: it controls nothing."""
@@ -168,7 +177,7 @@ class ChildProcess:
             self.kill("it did not end")
             self._process.join(_END_S)
         # A JVM ends by itself, and removes its files.
-        sessions.end(self.pid, _END_S)
+        end_session(self.pid, _END_S)
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -185,3 +194,51 @@ def _how(code: int | None) -> str:
         signals = {number.value: number.name for number in Signals}  # some have no name
         return f"its process was killed by {signals.get(-code, f'signal {-code}')}"
     return f"its process ended with exit code {code}"
+
+
+# Sessions, by their leaders
+
+
+def session_processes(leader: int) -> Iterator[int]:
+    """The living processes of a session, also without its leader."""
+    for folder in _PROC.glob("[0-9]*") if leader else ():
+        with contextlib.suppress(OSError):  # it has ended
+            # After the name, in which anything may be: state, parent, group, session.
+            state, _, _, session, *_ = (folder / "stat").read_text().rpartition(")")[2].split()
+            if int(session) == leader and state not in ("Z", "X"):
+                yield int(folder.name)
+
+
+def memory_of_session(leader: int) -> int:
+    """Bytes that a session has for itself: what a kill gives back. 0 if it has ended."""
+    return sum(map(_memory_of, session_processes(leader)))
+
+
+def kill_session(leader: int) -> bool:
+    """Kill all of a session. Whether there was anything to kill."""
+    found = list(session_processes(leader))
+    for pid in found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, SIGKILL)
+    return bool(found)
+
+
+def end_session(leader: int, patience_s: float) -> None:
+    """Wait until a session whose leader has ended has ended, too; then kill what is left of it,
+    with what that may have started meanwhile."""
+    until_s, pause = time.monotonic() + patience_s, threading.Event()
+    while any(session_processes(leader)) and time.monotonic() < until_s:
+        pause.wait(_LOOK_S)
+    for _ in range(_TRIES):
+        if not kill_session(leader):
+            break
+        pause.wait(_LOOK_S)
+
+
+def _memory_of(pid: int) -> int:
+    try:
+        text = (_PROC / str(pid) / "smaps_rollup").read_text(encoding="ascii")
+    except OSError:
+        return 0
+    kinds = ("Private_Clean:", "Private_Dirty:")
+    return sum(int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith(kinds))

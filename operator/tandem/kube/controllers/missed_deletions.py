@@ -81,9 +81,9 @@ def _left_by(table: Table, namespace: str, name: str, gone: Collection[str]) -> 
     unfinished = {pin.operation_id for pin in garbage.unfinished(table.store)}
     found = []
     for operation_id in sorted(unfinished):
-        path_ = attempt_files.identity(operation_id)
+        identity = attempt_files.identity(operation_id)
         try:
-            record = attempt_files.load(table.store, path_, OperationRecord)
+            record = attempt_files.load(table.store, identity, OperationRecord)
         except ManifestInvalid as error:
             _log.warning("not cleaned up", namespace=namespace, table=name, problem=str(error))
             continue

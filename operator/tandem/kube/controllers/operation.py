@@ -92,13 +92,9 @@ class OperationController:
         return self._reporter.last
 
     @property
-    def _of_table(self) -> tuple[str, str]:
-        return self._key[1], self._table_name
-
-    @property
-    def _display(self) -> str:
-        kind, _, name = self._key
-        return f"{kind}/{name}"
+    def _as_named_by_table(self) -> tuple[str, str, str]:
+        kind, namespace, name = self._key
+        return namespace, self._table_name, f"{kind}/{name}"
 
     @property
     def _table_name(self) -> str:
@@ -122,7 +118,7 @@ class OperationController:
         finally:
             minding.cancel()
             if not self._signals.leaving:
-                self._context.cancelling.get(self._of_table, set()).discard(self._display)
+                self._context.cancelling.discard(self._as_named_by_table)
             await self._reporter.close()
 
     async def clean_up(self) -> None:
@@ -186,7 +182,7 @@ class OperationController:
             self._session.request_stop(StopRequest.CANCEL)
         self._deleted = True
         if self._session is not None or self._has_begun:
-            self._context.cancelling.setdefault(self._of_table, set()).add(self._display)
+            self._context.cancelling.add(self._as_named_by_table)
         self._signals.wake.set()
 
     def _changed(self) -> None:

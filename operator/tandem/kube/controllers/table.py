@@ -372,7 +372,12 @@ class TableController:
         return self._cancelling is not None and not self._cancelling.done()
 
     async def _cancel_missed(self) -> None:
-        settled = await cancel_missed(self._context, self._table, *self._key[1:], self._ran)
+        try:
+            settled = await cancel_missed(self._context, self._table, *self._key[1:], self._ran)
+        except Exception as error:  # noqa: BLE001 - a bug, which no other process would report
+            self._context.metrics.internal_errors.count("table")
+            _log.error("a bug: please report it", table=self._key[2], at=traceback_of(error))
+            return
         if settled:
             self._ran -= settled
             self._wake.set()
@@ -441,8 +446,9 @@ class TableController:
         )
         manifest = status.manifest()
         # The next operator finds there what it has to cancel.
-        also = self._ran | self._context.cancelling.get(self._key[1:], set())
-        manifest["runningOperations"] = sorted({*manifest.get("runningOperations", ()), *also})
+        also = {named for *table, named in self._context.cancelling if (*table,) == self._key[1:]}
+        running = manifest.get("runningOperations", ())
+        manifest["runningOperations"] = sorted({*running, *self._ran, *also})
         if fields is not None:
             manifest.update(fields)
         else:

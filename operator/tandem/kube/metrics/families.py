@@ -278,7 +278,7 @@ CLEANED_BYTES = _counter("cleaned_bytes", "Their size.")
 API_REQUESTS = _counter(
     "api_requests",
     "The operator's own calls of the API server, each try, without those of kopf (watches, "
-    "finalizers, events).",
+    "events).",
     VERB,
     API_RESOURCE,
     CODE,

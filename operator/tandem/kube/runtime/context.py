@@ -251,7 +251,7 @@ class OperatorContext:
     may hang. `small_jobs`: those that this process does itself; None if every job has an
     application. `figures`: of the tables, by namespace and name. `control`: None in a child.
     `interceptor`: wraps every effect, in tests. `cancelling`: the deleted operations that are being
-    cancelled, by namespace and name of their LakeTable."""
+    cancelled: namespace and name of their LakeTable, and what it calls them."""
 
     settings: OperatorSettings
     api: Api
@@ -275,7 +275,7 @@ class OperatorContext:
     on_gone: Callable[[str], None] = lambda _uid: None
     on_figures: Callable[[tuple[str, str], TableFigures], None] = lambda _key, _figures: None
     tables: dict[tuple[str, str], TableContext] = field(default_factory=dict)
-    cancelling: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    cancelling: set[tuple[str, str, str]] = field(default_factory=set)
     figures: dict[tuple[str, str], TableFigures] = field(default_factory=dict)
     index_servers: dict[tuple[str, str], IndexServerFacts] = field(default_factory=dict)
     _resource_locks: dict[ResourceKey, tuple[asyncio.Lock, list[None]]] = field(
