@@ -41,8 +41,9 @@ FEWEST = 8
 
 
 def merged(before: Rows, upserts: Rows) -> Rows:
-    """Each upsert in place of the row with its id."""
-    return join(without(before, id_in(row[0] for row in upserts)), upserts)
+    """The last upsert of each id in place of the row with it."""
+    last = {row[0]: row for row in upserts}
+    return join(without(before, id_in(last)), tuple(last.values()))
 
 
 @dataclass(frozen=True)
