@@ -4,6 +4,9 @@ server costs time, never a row; a caller without the token learns nothing."""
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -547,3 +550,18 @@ def sizes_of(indexes: dict[str, TableIndex]) -> dict[str, int]:
     for index in indexes.values():
         index.count(Query("id < 5"))
     return {name: index.nbytes for name, index in indexes.items()}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_that_another_thread_receives_stops_the_server(number: signal.Signals) -> None:
+    waits = """
+import signal, sys, threading
+from tandem.index.server.transport import stop_event
+
+stop = stop_event()
+kill = lambda: signal.pthread_kill(threading.get_ident(), int(sys.argv[1]))
+threading.Timer(0.2, kill).start()
+stop.wait()
+"""
+    command = [sys.executable, "-c", waits, str(int(number))]
+    assert subprocess.run(command, timeout=100, check=False).returncode == 0

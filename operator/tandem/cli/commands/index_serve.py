@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import ipaddress
-import signal
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -22,7 +20,7 @@ from tandem.index.server.calls import AnswerFiles
 from tandem.index.server.coordinator import Coordinator
 from tandem.index.server.executor import ExecutorService
 from tandem.index.server.service import IndexService
-from tandem.index.server.transport import FlightServer, Tls
+from tandem.index.server.transport import FlightServer, Tls, stop_event
 from tandem.spec.fields import parse_quantity
 from tandem.storage.store import Store
 from tandem.text import counted
@@ -65,9 +63,7 @@ def serve(
         openers[name] = partial(_index, table)
         stores[name] = table.open
     parts = AnswerFiles(settings.answers)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop = stop_event()
     limit = None
     if settings.memory is not None:
         expected = "a size, as 512Mi or 4Gi"

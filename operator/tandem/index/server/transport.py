@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import socket
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -132,6 +135,28 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
                 yield
         except Unreachable as error:
             raise flight.FlightUnavailableError(str(error)) from None
+
+
+def stop_event() -> threading.Event:
+    """An event that SIGTERM or SIGINT sets, whichever thread receives it. In the main thread only.
+
+    A handler in Python would run when the main thread next runs Python: one that waits for the
+    event is not woken where another thread receives the signal, or where it comes just before the
+    wait. So the event is set by a thread, which reads what the interpreter writes on a signal.
+    """
+    stop = threading.Event()
+    read, written = socket.socketpair()
+    written.setblocking(False)
+    signal.set_wakeup_fd(written.fileno(), warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+
+    def wait(_written: socket.socket) -> None:  # held, or it would be closed
+        while read.recv(1):
+            stop.set()
+
+    threading.Thread(target=wait, args=[written], name="signals", daemon=True).start()
+    return stop
 
 
 class Connection:

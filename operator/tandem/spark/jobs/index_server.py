@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import gc
 import os
-import signal
 import sys
 import tempfile
 import threading
@@ -65,7 +64,7 @@ from tandem.index.server.registration import (
 )
 from tandem.index.server.service import IndexService
 from tandem.index.server.shards import SHARD_SIZE
-from tandem.index.server.transport import FlightServer, Tls
+from tandem.index.server.transport import FlightServer, Tls, stop_event
 from tandem.spark.runtime.parent_watch import watch_parent
 from tandem.spark.runtime.session import context as spark_context
 from tandem.storage import Store, open_store
@@ -224,11 +223,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--request", action="append", required=True, metavar="PIECE")
     found = parser.parse_args(arguments)
     watch_parent()
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
     try:
-        serve(read(found.request), stop)
+        serve(read(found.request), stop_event())
     except TandemError as error:
         sys.stderr.write(f"tandem: {error}\n")
         return 1
