@@ -7,6 +7,7 @@ E2E_SMALL_TABLES: how many tables are compacted; the figure that is published is
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
 import time
@@ -206,3 +207,48 @@ def test_an_operator_that_is_deleted_half_way_loses_no_operation(
         f" after they were applied, {sum(each > 1 for each in attempts)} by a second attempt",
     )
     tables.has_all_rows(*tables.names)
+
+
+def test_each_tenant_with_a_release_of_its_own(small: Lake, tmp_path: Path) -> None:
+    """Both do their work, and neither operator has a right in the other's namespace."""
+    kube, folder = small.target.kube, "tenants"
+    write(tmp_path / "theirs")
+    small.upload(tmp_path, folder)
+    install.second_release(small.target, SMALL)
+    kube.rolled_out(install.OTHERS, f"deployment/{install.OTHERS}-operator")
+    kube.apply(
+        install.secret("lake", install.OTHER, small.environ),
+        *(
+            {**each, "metadata": {"name": "theirs", "namespace": install.OTHER}}
+            for each in (small.table(f"{folder}/theirs"), compaction("theirs", "theirs"))
+        ),
+    )
+    path = API.replace(install.LAKE, install.OTHER) + "/tablecompactions/theirs"
+    until(lambda: phase(kube.get(path) or {}) == "Succeeded", lambda: kube.get(path))
+    tables = Tables.made(small, tmp_path, "ours", 1)
+    tables.compact(tables.names)
+    assert tables.attempts() == [1]
+
+    tenants = (
+        ("tandem", install.SYSTEM, install.LAKE),
+        (install.OTHERS, install.OTHERS, install.OTHER),
+    )
+    for release, namespace, own in tenants:
+        for served in (install.LAKE, install.OTHER):
+            asked = {
+                "apiVersion": "authorization.k8s.io/v1",
+                "kind": "SubjectAccessReview",
+                "spec": {
+                    "user": f"system:serviceaccount:{namespace}:{release}-operator",
+                    "resourceAttributes": {
+                        "namespace": served,
+                        "verb": "get",
+                        "resource": "secrets",
+                    },
+                },
+            }
+            answer = kube(
+                *("create", "-f", "-", "-o", "jsonpath={.status.allowed}"), text=json.dumps(asked)
+            )
+            assert (answer == "true") is (served == own), (release, served)
+    small.target.run_helm("uninstall", install.OTHERS, "--namespace", install.OTHERS, "--wait")

@@ -22,8 +22,11 @@ OTHER = "e2e-other"
 """Namespace of another team, which has no rights in the first one."""
 STORE = "e2e-store"
 SYSTEM = "tandem-system"
+OTHERS = "tandem-other"
+"""Namespace of a release for the other team alone."""
 SPARK = "spark-operator"
 BUCKET = "lake"
+CHART = str(REPOSITORY / "charts" / "tandem")
 PORT = 7070
 ENDPOINT = f"http://s3.{STORE}.svc:{PORT}"
 """Where pods reach the S3 server."""
@@ -64,7 +67,7 @@ def clean(target: Target) -> None:
     first, while their operator can let them go."""
     for namespace in (LAKE, OTHER, STORE):
         target.kube("delete", "namespace", namespace, "--ignore-not-found", "--timeout=180s")
-    for release, namespace in (("tandem", SYSTEM), (SPARK, SPARK)):
+    for release, namespace in (("tandem", SYSTEM), (OTHERS, OTHERS), (SPARK, SPARK)):
         target.run_helm("uninstall", release, "-n", namespace, "--ignore-not-found", "--wait")
         target.kube("delete", "namespace", namespace, "--ignore-not-found", "--timeout=180s")
 
@@ -165,15 +168,26 @@ def spark_operator(target: Target) -> None:
 def tandem(target: Target, jobs: Json | None = None) -> None:
     """By its chart, with the bundled etcd, for the tables' namespace only. `jobs`: further values
     below `jobs`."""
+    install(target, "tandem", SYSTEM, CHART, values_of(target, LAKE, jobs))
+
+
+def second_release(target: Target, jobs: Json) -> None:
+    """For the other team's namespace only; with the definitions of the first release."""
+    only_once: Json = {"crds": {"enabled": False}, "rbac": {"userRoles": False}}
+    install(target, OTHERS, OTHERS, CHART, {**values_of(target, OTHER, jobs), **only_once})
+
+
+def values_of(target: Target, tenant: str, jobs: Json | None) -> Json:
+    """A release's values that serves this namespace."""
     repository, tag = target.images.tandem.rsplit(":", 1)
     registry, etcd = target.images.etcd.split("/", 1)
     etcd_name, etcd_tag = etcd.rsplit(":", 1)
-    values: Json = {
+    return {
         "image": {"repository": repository, "tag": tag},
-        "watch": {"namespaces": [LAKE]},
+        "watch": {"namespaces": [tenant]},
         "jobs": {"sparkTemplate": SMALL, "small": "0", **(jobs or {})},
         "indexServers": {"enabled": True},
-        "allowedLocations": {LAKE: [f"s3://{BUCKET}/"]},
+        "allowedLocations": {tenant: [f"s3://{BUCKET}/"]},
         "allowedEndpoints": [ENDPOINT.removeprefix("http://")],
         "etcd": {
             # As long as the operator's restart takes, so that a dead one is soon replaced.
@@ -185,7 +199,6 @@ def tandem(target: Target, jobs: Json | None = None) -> None:
             },
         },
     }
-    install(target, "tandem", SYSTEM, str(REPOSITORY / "charts" / "tandem"), values)
 
 
 def remove_tandem(target: Target) -> None:
