@@ -62,7 +62,7 @@ LOOK: Final = {
     Reason.LOCKS_UNAVAILABLE: "[TandemLockStoreUnreachable]"
     "(runbooks/TandemLockStoreUnreachable.md)",
     Reason.CLUSTER_UNAVAILABLE: "[TandemApiErrors](runbooks/TandemApiErrors.md)",
-    Reason.SPARK_MISSING: _LOG,
+    Reason.SPARK_MISSING: "`kubectl get crd sparkapplications.sparkoperator.k8s.io`",
     Reason.JOB_FAILED: _LOG,
     Reason.OUT_OF_MEMORY: _MESSAGE + " names the process: driver, executor or Python worker",
     Reason.IMAGE_PULL_FAILED: _EVENTS,
@@ -107,7 +107,8 @@ failures. For an alert, see its [runbook](runbooks).
 WITHOUT: Final = (
     (
         "a new resource has no phase",
-        "no operator serves the namespace (`watch.namespaces`), or none runs",
+        "no operator serves the namespace (`watch.namespaces`), or none runs; or one of that name "
+        "was just deleted, and its job still ends",
         "[TandemOperatorDown](runbooks/TandemOperatorDown.md), "
         "[TandemNoLeader](runbooks/TandemNoLeader.md)",
     ),

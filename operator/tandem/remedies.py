@@ -57,7 +57,7 @@ MEANING: Final[Mapping[Reason, str]] = {
     Reason.WAITING_FOR_LOCK: "A conflicting operation holds a lock.",
     Reason.JOB_REFUSED: "The cluster does not take the job: a quota, the operator's rights, a "
     "webhook. Nothing is locked, and it is tried again.",
-    Reason.RUNNING: "The Spark job is running.",
+    Reason.RUNNING: "The job is running.",
     Reason.RECONCILING: "The result is being reconciled with concurrent commits.",
     Reason.RETRYING: "An attempt failed; another one follows.",
     Reason.YIELDED: "An exclusive attempt gave way to another writer in its chunks; another one "
@@ -104,8 +104,9 @@ MEANING: Final[Mapping[Reason, str]] = {
     Reason.CLUSTER_UNAVAILABLE: "The Kubernetes API does not answer.",
     Reason.SPARK_MISSING: "Java or Spark is not installed, or a cluster lacks the Spark "
     "operator's definitions, so jobs cannot run.",
-    Reason.JOB_FAILED: "The Spark job failed.",
-    Reason.OUT_OF_MEMORY: "The driver, an executor or a Python worker ran out of memory.",
+    Reason.JOB_FAILED: "The job failed.",
+    Reason.OUT_OF_MEMORY: "The driver, an executor, a Python worker or a process of the "
+    "operator ran out of memory.",
     Reason.IMAGE_PULL_FAILED: "The driver's image cannot be pulled.",
     Reason.UNSCHEDULABLE: "No node has room for the driver.",
     Reason.JOB_NOT_STARTED: "The driver's container cannot be created; often a Secret is missing.",
@@ -185,7 +186,7 @@ REMEDY: Final[Mapping[Reason, str]] = {
     Reason.LOCKS_UNAVAILABLE: "Check etcd, and the network between it and the operator.",
     Reason.CLUSTER_UNAVAILABLE: "Check the API server.",
     Reason.SPARK_MISSING: "Install Java and Spark, or use the image; in a cluster, install the "
-    "Spark operator.",
+    "Spark operator, or have small jobs done without it: the chart's `workers.spark`.",
     Reason.JOB_FAILED: "Read the driver's log: `kubectl logs` of the pod that the message names, "
     + _AGAIN
     + ".",

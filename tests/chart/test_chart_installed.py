@@ -181,7 +181,7 @@ def test_a_release_is_installed_upgraded_and_uninstalled(release: Release, tmp_p
     notes = release.put("install", BUNDLED, "--take-ownership", chart=older(tmp_path))
     assert release.columns() == columns[:-1]
     assert "no namespace has the service account of jobs" in notes
-    assert "no Spark operator in this cluster" not in notes
+    assert "no Spark operator" not in notes
     made = release.secrets()
 
     notes = release.put("upgrade", {**BUNDLED, "jobs": {"namespaces": ["team-a"]}})

@@ -99,6 +99,8 @@ CONTRADICTIONS: dict[str, tuple[Json, str]] = {
         {**EXTERNAL, "serviceAccount": {"create": False}},
         "serviceAccount.name is required",
     ),
+    "memory": ({**EXTERNAL, "workers": {"spark": True}}, "limits.memory of at least 2Gi"),
+    "no-jobs": ({**MATRIX["jobs"], "jobs": {"small": "0"}}, "workers.spark is for small jobs"),
 }
 
 

@@ -8,7 +8,7 @@ from cli.kubectl_objects import NOW, Json, body, shown, state, table
 from tandem.cli.kubectl import render
 from tandem.cli.kubectl.access import summary
 from tandem.cli.kubectl.commands import history_of
-from tandem.cli.kubectl.overview import overview
+from tandem.cli.kubectl.overview import overview, without_duration
 from tandem.cli.kubectl.render import result_line
 
 
@@ -61,6 +61,13 @@ def test_a_failure_that_was_repaired_or_is_retried_is_no_problem() -> None:
     # A label that any user may set does not hide a running operation.
     hidden = body("TableUpdate", "e", state("Failed", "JobFailed"), metadata=looks)
     assert len(overview([table()], [hidden], now_ms=NOW)["problems"]) == 1
+
+
+def test_only_how_long_it_waits_is_cut_from_a_message() -> None:
+    refused = "no such kind (since 2027-01-15T07:59:20Z, tried again at 2027-01-15T08:00:20Z)"
+    assert without_duration(refused) == refused
+    assert without_duration("waits for A on B, 2 h 5 min") == "waits for A on B"
+    assert without_duration("waits for its turn, 40 s") == "waits for its turn"
 
 
 def test_status_shows_progress_waits_schedule_and_history() -> None:

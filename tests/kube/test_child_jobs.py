@@ -210,6 +210,15 @@ def test_an_operation_that_lost_a_job_has_an_application(stage: Stage) -> None:
     assert len(stage.spark.started) == 1
 
 
+def test_an_operation_that_lost_a_job_is_done_here_without_a_spark_operator(stage: Stage) -> None:
+    stage.small.suits_not("an operation")
+    stage.spark = refusing = _Refusing(JobRefused("no such kind", reason=Reason.SPARK_MISSING))
+    status = stage.run(stage.lake.compaction("Major"))
+    assert (status.phase, status.attempt) == (Phase.SUCCEEDED, 1), status
+    assert not stage.spark.started
+    assert len(refusing.errors) == 1, "it was not asked once"
+
+
 def test_a_job_for_which_there_is_no_thread_has_an_application(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

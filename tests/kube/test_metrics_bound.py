@@ -34,6 +34,7 @@ from tandem.operations.machine.events import (
     LocksWaiting,
     Point,
     RoundDone,
+    StartRefused,
 )
 from tandem.spec.status import (
     AutoCompactionWait,
@@ -283,6 +284,7 @@ def test_effects_are_counted_by_their_outcome() -> None:
     happens(Point.ACQUIRE_LOCKS, LocksWaiting(()))
     happens(Point.ACQUIRE_LOCKS, LocksGranted(1))
     happens(Point.START_JOB, StorageError("it failed"))
+    happens(Point.START_JOB, StartRefused(Reason.SPARK_MISSING, "no such kind"))
     happens(Point.START_JOB, EffectDone(Point.START_JOB))
     happens(Point.POLL_JOB, JobLost(Reason.OUT_OF_MEMORY, "too little"))
     happens(Point.STOP_JOB, EffectDone(Point.STOP_JOB))  # it was lost before

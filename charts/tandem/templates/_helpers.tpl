@@ -102,4 +102,10 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- fail "locks: in-process is safe with replicaCount: 1 only" -}}
 {{- end -}}
 {{- end -}}
+{{- if and .Values.workers.spark (regexMatch "^(1(\\.[0-9]+)?Gi?|1?[0-9]{1,3}Mi?)$" (dig "limits" "memory" "" .Values.resources | toString)) -}}
+{{- fail "workers.spark needs resources.limits.memory of at least 2Gi" -}}
+{{- end -}}
+{{- if and .Values.workers.spark (eq (toString .Values.jobs.small) "0") -}}
+{{- fail "workers.spark is for small jobs, and jobs.small is 0: change one of them" -}}
+{{- end -}}
 {{- end -}}

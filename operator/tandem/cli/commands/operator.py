@@ -426,10 +426,10 @@ def operator(
 ) -> Exit:
     """Run the operator in a cluster.
 
-    Serves LakeTables, IndexServers and all kinds of operations; runs their jobs as
-    SparkApplications. Ends cleanly on SIGTERM: jobs continue, and the next operator takes them
-    over. Exit code 1 when another operator has become the leader, or the API server was restored
-    from a backup.
+    Serves LakeTables, IndexServers and all kinds of operations; does small jobs itself, and runs
+    others as SparkApplications. Ends cleanly on SIGTERM: jobs continue, and the next operator
+    takes them over. Exit code 1 when another operator has become the leader, or the API server was
+    restored from a backup.
     """
 
     configure_logging(log_format, verbose=verbose)

@@ -26,6 +26,7 @@ from tandem.cli.kubectl.overview import (
     overview,
     reason_of,
     table_of,
+    without_duration,
 )
 from tandem.cli.kubectl.render import plain, result_line
 from tandem.cli.output import Output, print_data, print_table
@@ -344,7 +345,7 @@ def _line(found: Mapping[str, Any]) -> str:
         progress = status.get("progress") or {}
         return f"{line} {progress.get('summary', '')}".rstrip().partition(",")[0]
     message = condition_message(found)
-    return f"{line}, {message.rpartition(', ')[0] or message}" if message else line
+    return f"{line}, {without_duration(message)}" if message else line
 
 
 async def _until(

@@ -6,6 +6,7 @@ or of another type is left out.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -27,6 +28,7 @@ from tandem.spec.common import AUTOMATIC_LABEL, OPERATIONS
 from tandem.spec.status import ENDED, Phase
 
 _UNSEEN_S = 30
+_LASTS = re.compile(r", (\d+ h )?\d+ (s|min|h)$")
 _MOST_PROBLEMS = 20
 _NO_PROBLEM = frozenset(
     {
@@ -136,6 +138,11 @@ def condition_message(body: Body) -> str:
     return str(condition(body, kind).get("message", ""))
 
 
+def without_duration(message: str) -> str:
+    """`waits for … on segment 0`, without how long it has waited when that was written."""
+    return _LASTS.sub("", message)
+
+
 def _is_at_work(operation: Body) -> bool:
     if not is_active(operation) or reason_of(operation) in _WAITING:
         return False
@@ -161,9 +168,8 @@ def _running(operation: Body) -> Json:
 def _waiting(operation: Body, lock: Mapping[str, Any]) -> Json:
     suspended = status_of(operation).get("phase") == Phase.SUSPENDED
     # How long is shown beside it, and up to date.
-    message = (
-        condition_message(operation).rpartition(", ")[0] if lock else condition_message(operation)
-    )
+    message = condition_message(operation)
+    message = without_duration(message) if lock else message
     return _known(
         operation=id_of(operation),
         reason="Suspended" if suspended else reason_of(operation) or "Unseen",

@@ -393,6 +393,7 @@ class ChildProcesses:
             how=child.end,
             resources=len(child.runs),
             tables={table.name: self._ended_on[table.uid] for table in tables},
+            small_jobs=[f"{of.kind}/{of.name}" for of in map(cache.by_uid, services.at_work) if of],
         )
         for table in tables:
             self._move(table)  # perhaps to a child of its own

@@ -497,7 +497,7 @@ async def _error_of(answer: aiohttp.ClientResponse) -> ApiError:
     except ValueError:
         body = {}
     if not isinstance(body, dict) or body.get("kind") != "Status":
-        body = {"message": text[:200]}
+        body = {"message": text[:200].strip()}
     error = _ERRORS.get(answer.status, ApiError)
     return error(answer.status, body.get("reason", ""), body.get("message", ""))
 

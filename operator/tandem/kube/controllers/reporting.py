@@ -41,6 +41,7 @@ from tandem.operations.machine.events import (
     LocksWaiting,
     Point,
     RoundDone,
+    StartRefused,
     YieldRequired,
 )
 from tandem.operations.session.options import Interceptor
@@ -83,7 +84,9 @@ class InstrumentedInterceptor:
         if isinstance(event, YieldRequired):
             metrics.yields.count(kind, event.cause)
             _log.info("yielded", to=event.by)
-        if point is Point.POLL_JOB:
+        if isinstance(event, StartRefused):
+            self._has_job, self._job_since = False, None
+        elif point is Point.POLL_JOB:
             if isinstance(event, RoundDone):
                 self._job_answered("Succeeded", now)
             elif isinstance(event, JobLost):

@@ -400,7 +400,8 @@ def _refused(error: ApiError) -> Exception:
             reason=Reason.SPARK_MISSING,
             found=error.message,
             expected="the Spark operator's CRDs, and the namespace",
-            remedy="Install Kubeflow's Spark operator, or use `tandem dev` with its CRDs",
+            remedy="Install Kubeflow's Spark operator, or use `tandem dev` with its CRDs; "
+            "small jobs need neither with --small-jobs-on-spark (the chart's workers.spark)",
         )
     return JobRefused(
         "the API server does not take the SparkApplication",

@@ -4,7 +4,7 @@ SparkApplication.
 A job that turns out to need Spark before it has said anything has it in a JVM beside the child, if
 the administrator has allowed that; else, or if that fails, it gets an application in the same
 attempt, once there is a slot for it. One that ran out of memory fails, and the next attempt has an
-application; so does that of one whose child ended.
+application; so does that of one whose child ended. Without a Spark operator, it is here again.
 """
 
 from __future__ import annotations
@@ -91,6 +91,10 @@ class SmallJobs:
         self._unsuited.add(owner)
         self._note(owner, False)
 
+    def suits_again(self, owner: str) -> None:
+        """There are no applications. `backoffLimit` bounds how often its jobs may fail."""
+        self._unsuited.discard(owner)
+
     def harms(self, name: str) -> None:
         """A job has failed, perhaps with its process: memory that was short may stay so."""
         self._harmful.add(name)
@@ -145,6 +149,7 @@ class OperationJobs:
         self._passed_on: set[str] = set()
         """Jobs that need Spark after all, until they have it."""
         self._on_spark: set[str] = set()
+        self._needs_spark = False
 
     def has_application(self, name: str) -> bool:
         """Whether a job is, or was, done by a SparkApplication."""
@@ -169,7 +174,12 @@ class OperationJobs:
         if key.name in self._passed_on or self._is_here(key):
             return
         if self.place_for(key.operation_id, spec.job, request.input_bytes) is not JobPlace.HERE:
-            self._spark.start(key, request, spec)
+            try:
+                self._spark.start(key, request, spec)
+            except JobRefused as error:
+                if error.reason is Reason.SPARK_MISSING and not self._needs_spark:
+                    self._small.suits_again(self._owner)
+                raise
             self._on_spark.add(key.name)
             return
         self._started[key.name] = request, spec
@@ -191,6 +201,7 @@ class OperationJobs:
             self._on_spark.add(key.name)
             return self._spark.poll(key, round_)
         state = self._here.poll(key, round_)
+        self._needs_spark |= state.needs_spark and not self._small.has_spark
         if state.needs_spark and state.status.message:
             _log.warning("no Spark beside a child", job=key.name, why=state.status.message)
         if state.needs_spark and round_ == 0:

@@ -205,8 +205,7 @@ def _take_over(state: OperationState, event: EarlierFound) -> Transition:
     """Continue an attempt whose session is gone, or start over."""
     if event.complete or event.running:
         return do(state, Point.ADOPT_ATTEMPT)
-    why = f"attempt {event.attempt} ended without a result"
-    return _end_earlier(state, why, counted=event.begun)
+    return _end_earlier(state, "ended without a result", counted=event.begun)
 
 
 def _end_earlier(state: OperationState, why: str, *, counted: bool = True) -> Transition:

@@ -308,16 +308,16 @@ class Performer:
             awaited = recovery.awaited(self._store, work, effect.attempt, self._ports.jobs)
         except (ManifestInvalid, RowMapInvalid, ObjectNotFound) as error:
             work.forget_attempt()
-            return AdoptionRefused(f"attempt {effect.attempt} cannot be used: {error}")
+            return AdoptionRefused(f"cannot be used: {error}")
         why = self._options.begun_elsewhere()
         if why:
             work.forget_attempt()
-            return AdoptionRefused(f"attempt {effect.attempt} cannot be used: {why}")
+            return AdoptionRefused(f"cannot be used: {why}")
         if awaited is not None:
             return AttemptAdopted(work.plan.summary, awaited, awaited=True)
         if last < 0:
             work.forget_attempt()
-            return AdoptionRefused(f"attempt {effect.attempt} ended without a result")
+            return AdoptionRefused("ended without a result")
         return AttemptAdopted(work.plan.summary, last)
 
     def _acquire_locks(self, _effect: Effect, _state: OperationState) -> Event:
