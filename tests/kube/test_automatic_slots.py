@@ -18,9 +18,11 @@ def child(name: str, phase: str = "Running", kind: str = "TableCompaction", **mo
         "apiVersion": "tandem.dev/v1alpha1",
         "kind": kind,
         "metadata": {"name": name, "namespace": "lake", "uid": f"u-{name}", "generation": 1,
-                     "resourceVersion": "1", "labels": labels},
+                     "resourceVersion": "1", "labels": labels,
+                     "ownerReferences": [{"uid": more.get("owner", "u-t")}]},
         "spec": {"tableRef": {"name": "t"}},
-        "status": {"phase": phase, "observedGeneration": 1},
+        "status": {"phase": phase, "observedGeneration": 1, "conditions": [
+            {"type": "Succeeded", "status": "Unknown", "reason": more.get("reason", "")}]},
     }  # fmt: skip
 
 
@@ -29,6 +31,8 @@ class Play:
 
     def __init__(self, limit: int) -> None:
         self.cache = ResourceCache()
+        table = {"name": "t", "namespace": "lake", "uid": "u-t", "resourceVersion": "1"}
+        self.cache.update({"kind": "LakeTable", "metadata": table})
         self.slots = AutomaticSlots(limit, self.cache)
         self.woken: list[str] = []
 
@@ -70,7 +74,7 @@ def test_one_that_leaves_or_asks_no_more_holds_up_no_other(monkeypatch: Any) -> 
     asyncio.run(play())
 
 
-def test_suspended_ones_drops_and_those_of_users_take_no_slot() -> None:
+def test_what_does_not_run_drops_and_those_of_users_take_no_slot() -> None:
     async def play() -> None:
         p = Play(1)
         p.cache.update(child("asleep", "Suspended"))
@@ -78,6 +82,9 @@ def test_suspended_ones_drops_and_those_of_users_take_no_slot() -> None:
         by_hand = child("by-hand")
         del by_hand["metadata"]["labels"]["tandem.dev/automatic"]
         p.cache.update(by_hand)
+        p.cache.update(child("labelled-by-hand", owner=""))
+        p.cache.update(child("of-another-table", owner="u-t2"))
+        p.cache.update(child("its-table-is-not-ready", "Pending", reason="WaitingForDependency"))
         assert await p.take("a") == 0
         assert await p.take("b") == 1
         assert await p.take("c", kind="TableReplace") == 0

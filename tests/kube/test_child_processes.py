@@ -13,6 +13,7 @@ import pytest
 
 from kube.child_links import connected, turns
 from support.waiting import until
+from tandem.errors import Reason
 from tandem.kube.children import child as child_module
 from tandem.kube.children.link import Link, LinkEnded
 from tandem.kube.children.ports import LinkedMetrics
@@ -76,8 +77,8 @@ def pod(root: Path, limit: str | None, used: int, cached: int) -> PodMemory:
 
 
 class Child:
-    def __init__(self, memory: int) -> None:
-        self.key = TenantKey(f"of {memory}")
+    def __init__(self, memory: int, namespace: str = "") -> None:
+        self.key = TenantKey(namespace or f"of {memory}", str(memory))
         self.memory = memory
         self.end = ""
 
@@ -97,7 +98,7 @@ class Child:
 def test_the_largest_child_ends_when_memory_runs_short(
     tmp_path: Path, limit: str | None, used: int, cached: int, ends: bool
 ) -> None:
-    made = [Child(5), Child(9), Child(7)]
+    made = [Child(5, "many"), Child(9), Child(7, "many")]
 
     async def run() -> None:
         context = cast(Any, SimpleNamespace())
@@ -106,8 +107,37 @@ def test_the_largest_child_ends_when_memory_runs_short(
         await children._kill_largest()
 
     asyncio.run(run())
-    assert [child.memory for child in made if child.end] == ([9] if ends else [])
+    assert [child.memory for child in made if child.end] == ([7] if ends else [])
     assert all("memory" in child.end for child in made if child.end)
+
+
+def test_a_namespace_gets_one_child_where_memory_is_short(tmp_path: Path) -> None:
+    begun: list[TenantKey] = []
+    reported: list[Any] = []
+
+    async def begin(key: TenantKey) -> None:
+        begun.append(key)
+
+    async def report(*what: Any) -> None:
+        reported.append(what)
+        vars(context)["resource_cache"].clear()  # the run ends
+
+    table = {"kind": "LakeTable", "metadata": {**OPERATION["metadata"], "namespace": "many"}}
+    table["spec"] = {"location": "file:///t"}
+    context: Any = SimpleNamespace(resource_cache=ResourceCache(), may_write=lambda: True)
+    context.resource_cache.update(table)
+
+    async def run() -> None:
+        children = ChildProcesses(context, memory=None, pod=pod(tmp_path, "1000", 850, 0))
+        vars(children).update(_begin=begin, _report=report)
+        vars(children)["_children"][TenantKey("many", "5")] = Child(5, "many")
+        await children._begin_in_turn(TenantKey("other"))
+        await children.run(table, StopSignal())
+
+    asyncio.run(run())
+    assert begun == [TenantKey("other")]
+    assert [reason for _, reason, _ in reported] == [Reason.PENDING]
+    assert "the namespace has 1 of them" in reported[0][2]
 
 
 # Runs

@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import subprocess
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -169,11 +170,15 @@ def test_figures_are_those_of_tables_that_are_there() -> None:
     assert context.figures["a", "t"].uid == "other"
 
 
-def test_a_value_that_no_environment_takes_is_a_wrong_secret() -> None:
+@pytest.mark.parametrize("value", ["hid\0den", "hid" * 50_000])
+def test_a_value_that_no_environment_takes_is_a_wrong_secret(value: str) -> None:
     with pytest.raises(InvalidSpec, match="AWS_SECRET_ACCESS_KEY in Secret keys") as raised:
-        check_secret({"AWS_SECRET_ACCESS_KEY": "hid\0den"}, resource="LakeTable/t", name="keys")
+        check_secret({"AWS_SECRET_ACCESS_KEY": value}, resource="LakeTable/t", name="keys")
     assert "hid" not in str(raised.value)
-    check_secret({"keystore.jks": "\0", "AWS_ACCESS_KEY_ID": "id"}, resource="", name="keys")
+    # The longest with which Linux starts a process.
+    longest = "x" * ((128 << 10) - len("AWS_ACCESS_KEY_ID=") - 1)
+    subprocess.run(["true"], env={"AWS_ACCESS_KEY_ID": longest}, check=True)
+    check_secret({"keystore.jks": "\0", "AWS_ACCESS_KEY_ID": longest}, resource="", name="keys")
 
 
 class Watched(dict[str, str]):

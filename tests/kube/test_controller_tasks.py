@@ -12,10 +12,13 @@ import pytest
 from support.waiting import until
 from tandem.kube import handlers
 from tandem.kube.client.resources import Body, CachedResource, ResourceCache
+from tandem.kube.controllers.ended import EndedController
 from tandem.kube.runtime import controller_tasks
 from tandem.kube.runtime.controller_tasks import ControllerTasks, StopReason, StopSignal
 from tandem.kube.runtime.kopf_internals import Listed
+from tandem.operations.ports import SystemClock
 from tandem.spec.common import RETRY_ANNOTATION
+from tandem.spec.status import rfc3339, unix_ms
 
 
 class Controller:
@@ -339,3 +342,34 @@ def test_what_a_later_list_does_not_have_is_deleted(
             assert all(event["object"]["metadata"]["uid"] == "uid" for event in events)
 
     watch(scene)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["tomorrow", "0000-01-01T00:00:00Z", "2026-01-01T00:00:00+99:99", "9999-12-31T23:59:59-23:59"],
+)
+def test_a_status_whose_time_is_none_ends_nothing(text: str) -> None:
+    """Users may write anything into a status, also after it was noted."""
+    cache, deleted = ResourceCache(), list[str]()
+
+    async def delete(where: Any, **_: Any) -> None:
+        deleted.append(where.name)
+
+    async def scene() -> None:
+        api: Any = SimpleNamespace(delete=delete)
+        ended = EndedController(api, cache, SystemClock(), lambda: True)
+        for name, times in (("forged", (0, 1)), ("other", (0,))):
+            for nth in times:
+                time = text if nth else rfc3339(SystemClock().now_ms())
+                status = {"phase": "Succeeded", "completionTime": time, "observedGeneration": 1}
+                metadata = {"namespace": "a", "name": name, "uid": name, "resourceVersion": "1"}
+                spec = {"ttlSecondsAfterFinished": 0}
+                body = {"kind": "TableUpdate", "metadata": metadata, "spec": spec, "status": status}
+                ended.note(cache.update(body))
+        tidying = asyncio.create_task(ended.run())
+        await until(lambda: bool(deleted) or tidying.done())
+        tidying.cancel()
+
+    asyncio.run(scene())
+    assert deleted == ["other"]
+    assert unix_ms(text) is None

@@ -10,7 +10,6 @@ import shlex
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from tandem.cli.errors import Exit, pasteable, say, with_location
@@ -25,7 +24,7 @@ from tandem.spec import (
     ResourceStatus,
     TableStatus,
 )
-from tandem.spec.status import ENDED, OperationResult, Phase, RowsAffected
+from tandem.spec.status import ENDED, OperationResult, Phase, RowsAffected, unix_ms
 from tandem.text import human_bytes
 
 if TYPE_CHECKING:
@@ -197,10 +196,10 @@ def _already(outcome: ResourceOutcome, message: str, now_ms: int) -> str:
 
 def _ago(status: ResourceStatus, now_ms: int) -> str:
     """How long ago an operation ended: `3 h ago`, "" if that is unknown."""
-    if isinstance(status, TableStatus) or status.completion_time is None:
+    ended_ms = None if isinstance(status, TableStatus) else unix_ms(status.completion_time)
+    if ended_ms is None:
         return ""
-    ended = datetime.fromisoformat(status.completion_time)
-    seconds = max(0, now_ms // 1000 - int(ended.timestamp()))
+    seconds = max(0, now_ms - ended_ms) // 1000
     for unit, size in (("days", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= (2 * size if unit == "days" else size):
             return f"{seconds // size} {unit} ago"

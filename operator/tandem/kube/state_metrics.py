@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import datetime
 from heapq import nlargest
 from typing import Any
 
@@ -26,7 +25,7 @@ from tandem.kube.runtime.slots import JobSlots
 from tandem.kube.tables.status import TableFigures
 from tandem.spec.common import OPERATIONS
 from tandem.spec.compaction import CompactionType, TableCompaction
-from tandem.spec.status import Phase
+from tandem.spec.status import Phase, unix_ms
 
 _PASSING = frozenset({Reason.PENDING, Reason.PLANNED, Reason.RUNNING, Reason.RECONCILING, ""})
 """Reasons of operations that make progress."""
@@ -161,7 +160,7 @@ class StateCollector(Collector):
         found = _table_family(families.TABLE_COMPACTED)
         for key, table in shown.items():
             if table.uid in self._compacted:
-                found.add_metric(key, _unix_s(self._compacted[table.uid]))
+                found.add_metric(key, (unix_ms(self._compacted[table.uid]) or 0) / 1000)
         yield found
         found = _table_family(families.TABLE_HOLD)
         for key, table in shown.items():
@@ -266,10 +265,3 @@ def _table_family(family: Family) -> GaugeMetricFamily:
 
 def _one(family: Family, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(family.name, family.meaning, value=float(value))
-
-
-def _unix_s(time_: str) -> float:
-    try:
-        return datetime.fromisoformat(time_).timestamp()
-    except ValueError:
-        return 0.0

@@ -21,6 +21,16 @@ def rfc3339(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def unix_ms(text: object) -> int | None:
+    """The inverse; None for what is no time, which a status written by others may have."""
+    try:
+        found = datetime.fromisoformat(str(text))
+        aware = found if found.tzinfo else found.replace(tzinfo=UTC)
+        return int(aware.astimezone(UTC).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        return None
+
+
 class StatusModel(BaseModel):
     """Base of all status models. Open to fields of later versions: status is read back from
     files that a newer Tandem may have written."""

@@ -72,6 +72,8 @@ _EMULATOR = "http://127.0.0.1:10000"
 _KEY_URLS = ("gcs_base_url", "token_uri", "auth_uri")
 _OF_GOOGLE = ("*.googleapis.com", "accounts.google.com")
 
+_LONGEST = 128 << 10
+"""Bytes of a variable with which Linux starts no process: no JVM, and no container."""
 OF_THE_POD = of_the_process()
 """Variables that name a file, a credential server or a role of the process that reads them. From
 a Secret they would make the operator read its own files, including its account's token, and send
@@ -94,9 +96,11 @@ def check_secret(environ: Mapping[str, str], *, resource: str, name: str) -> Non
         )
     variable = {name for scheme in SCHEMES for name in variables(scheme)}
     for key in sorted(variable & set(environ)):
-        if "\0" in environ[key]:
+        long = len(f"{key}={environ[key]}".encode()) >= _LONGEST
+        if long or "\0" in environ[key]:
+            what = "is too long for a variable" if long else "has a NUL character"
             raise InvalidSpec(
-                "a Secret must hold text, but a value has a NUL character",
+                f"a Secret must hold text, but a value {what}",
                 resource=resource,
                 field="spec.storage.secretRef",
                 found=f"{key} in Secret {name}",

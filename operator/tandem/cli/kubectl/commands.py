@@ -21,7 +21,6 @@ from tandem.cli.kubectl.access import Access
 from tandem.cli.kubectl.overview import (
     condition_message,
     id_of,
-    milliseconds,
     namespace_of,
     overview,
     reason_of,
@@ -44,7 +43,7 @@ from tandem.kube.client.resources import (
 )
 from tandem.remedies import remedy
 from tandem.spec.common import GROUP, RETRY_ANNOTATION
-from tandem.spec.status import ENDED, Phase
+from tandem.spec.status import ENDED, Phase, unix_ms
 
 _WATCH_S = 2.0
 
@@ -194,7 +193,7 @@ def history_of(
                 "did": event.get("message"),
             }
         )  # fmt: skip
-    rows.sort(key=lambda row: milliseconds(row.get("time")) or 0, reverse=True)
+    rows.sort(key=lambda row: unix_ms(row.get("time")) or 0, reverse=True)
     return [{key: value for key, value in row.items() if value is not None} for row in rows]
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from tandem.errors import Reason
@@ -25,7 +24,7 @@ from tandem.kube.client.resources import (
 )
 from tandem.remedies import remedy
 from tandem.spec.common import AUTOMATIC_LABEL, OPERATIONS
-from tandem.spec.status import ENDED, Phase
+from tandem.spec.status import ENDED, Phase, unix_ms
 
 _UNSEEN_S = 30
 _LASTS = re.compile(r", (\d+ h )?\d+ (s|min|h)$")
@@ -245,7 +244,7 @@ def _is_made_good(operation: Body, all_: Iterable[Body]) -> bool:
 
 def _unseen(body: Body, now_ms: int) -> Json | None:
     created = str(body["metadata"].get("creationTimestamp", ""))
-    born = milliseconds(created)
+    born = unix_ms(created)
     if born is None or now_ms - born < _UNSEEN_S * 1000 or "deletionTimestamp" in body["metadata"]:
         return None
     return _known(
@@ -306,17 +305,6 @@ def _begun(body: Body) -> tuple[str, str]:
 
 def _ended(body: Body) -> str:
     return str(status_of(body).get("completionTime") or "")
-
-
-def milliseconds(moment: object) -> int | None:
-    """Unix milliseconds of an RFC 3339 text; None for anything else."""
-    try:
-        found = datetime.fromisoformat(str(moment))
-    except ValueError:
-        return None
-    if found.tzinfo is None:
-        found = found.replace(tzinfo=UTC)
-    return int(found.timestamp() * 1000)
 
 
 def _known(**facts: Any) -> Json:

@@ -11,11 +11,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tandem.cli.kubectl.overview import condition_message, milliseconds
+from tandem.cli.kubectl.overview import condition_message
 from tandem.cli.output import table_of
 from tandem.json_types import JsonMapping
 from tandem.kube.client.resources import status_of
 from tandem.operations.status import duration_in_words
+from tandem.spec.status import unix_ms
 from tandem.text import counted, human_bytes
 
 _BAR = 20
@@ -33,7 +34,7 @@ def bar(percent: int, width: int = _BAR) -> str:
 
 def ago(moment: object, now_ms: int) -> str:
     """`40 s`, `3 min`, `2 d`; "" for what is no time."""
-    then = milliseconds(moment)
+    then = unix_ms(moment)
     if then is None:
         return ""
     seconds = max(0, now_ms - then) // 1000

@@ -60,6 +60,9 @@ _PING_S: Final = 10.0
 _FULL: Final = 0.9
 """At this share of the pod's memory limit the largest child is killed: a pod that exceeds its limit
 is killed as a whole."""
+_CROWDED: Final = 0.8
+"""From this share on, a namespace that has a child gets no further one: whoever may create
+LakeTables in it can name any number of Secrets and stores."""
 _TEMPLATE: Final = "tandem.kube.children.template"
 _PAUSES_S: Final = (0.0, 0.5, 2.0, 5.0, 15.0, 60.0)
 """The pauses before a tenant's next child, after so many that ended by themselves."""
@@ -75,6 +78,10 @@ LOCKS_S: Final = 30.0
 operation, or its table, may be gone."""
 _LOCKS_PAUSE_S: Final = 2.0
 """Between two tries of a lock store that does not answer."""
+
+
+class _Crowded(ChildEnded):
+    """None was begun: the pod's memory is short."""
 
 
 def _keep(tasks: set[asyncio.Task[None]], what: Coroutine[Any, Any, None], name: str) -> None:
@@ -120,6 +127,8 @@ class ChildProcesses:
         self._retired: set[ChildProcess] = set()
         """Those that end as soon as they have left what they control."""
         self._beginning: dict[TenantKey, asyncio.Task[ChildProcess]] = {}
+        self._turns: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """By namespaces, whose children begin one after the other: each counts before the next."""
         self._deaths: dict[TenantKey, _Deaths] = {}
         self._ended_on: Counter[str] = Counter()
         """How many children ended while they worked on a table, by its uid."""
@@ -183,7 +192,9 @@ class ChildProcesses:
                     if self._tenant(body) != tenant:
                         continue  # it has moved meanwhile
                     how = await child.run(kind, uid, on_spark=uid in self._unsuited)
-                except ChildEnded:
+                except ChildEnded as error:
+                    if isinstance(error, _Crowded) and kind == TABLE_KIND:
+                        await self._report(uid, Reason.PENDING, str(error))
                     continue
                 if how is RunEnd.FAILED:
                     raise RuntimeError("its controller failed, see the log")
@@ -197,12 +208,15 @@ class ChildProcesses:
             self._event_contexts.pop(uid, None)
 
     async def _clean_up(self, body: Body) -> None:
-        for _ in range(_CLEAN_UPS):
-            with suppress(ChildEnded):
+        tries = 0
+        while tries < _CLEAN_UPS:
+            try:
                 child = await self._child(self._tenant(body), None)
                 if child is not None:
                     await child.clean_up(body)
                 return
+            except ChildEnded as error:
+                tries += not isinstance(error, _Crowded)
 
     async def _pass_stop(self, uid: str, stopped: StopSignal) -> None:
         await stopped.wait()
@@ -267,7 +281,7 @@ class ChildProcesses:
                     await asyncio.wait({stopping}, timeout=left_s)
                 continue
             if beginning is None:
-                beginning = asyncio.create_task(self._begin(key), name="begin a child")
+                beginning = asyncio.create_task(self._begin_in_turn(key), name="begin a child")
                 self._beginning[key] = beginning
                 beginning.add_done_callback(lambda _: self._beginning.pop(key, None))
             # One who waits for it may be cancelled: others wait, too, and nothing is half begun.
@@ -278,6 +292,19 @@ class ChildProcesses:
         deaths = self._deaths.get(key, _Deaths())
         pause_s = _PAUSES_S[min(deaths.count, len(_PAUSES_S) - 1)]
         return deaths.last_s + pause_s - time.monotonic()
+
+    async def _begin_in_turn(self, key: TenantKey) -> ChildProcess:
+        async with self._turns[key.namespace]:
+            others = len([*self._of_namespace(key.namespace)])
+            if others and await asyncio.to_thread(self._pod.share) >= _CROWDED:
+                self._died(key, 0.0)
+                _log.warning("the pod's memory is short", namespace=key.namespace, children=others)
+                raise _Crowded(
+                    "it waits for a process: the memory of the operator's pod is short, and the "
+                    f"namespace has {others} of them, one for each Secret, service account and "
+                    "store. Use fewer of these, or raise the pod's memory limit"
+                )
+            return await self._begin(key)
 
     async def _begin(self, key: TenantKey) -> ChildProcess:
         context = self._context
@@ -360,7 +387,10 @@ class ChildProcesses:
             await child.serve()
             self._note_end(child)
             if child.runs and child.key.alone:
-                await self._report_too_large(child)
+                # In no process does it live for long enough to say so itself.
+                count = self._ended_on[child.key.alone]
+                why = too_large(f"{count} of them ended so far, the last one: {child.end}")
+                await self._report(child.key.alone, Reason.TOO_LARGE, why)
             # Only now may another one take its attempts over.
             await self._release(members.leave)
         finally:
@@ -417,17 +447,14 @@ class ChildProcesses:
                     return None
             await asyncio.sleep(_LOCKS_PAUSE_S)
 
-    async def _report_too_large(self, child: ChildProcess) -> None:
-        """A table ends every process that works on it: say so in its status, since none of them
-        lives for long enough."""
-        context, uid = self._context, child.key.alone
+    async def _report(self, uid: str, reason: Reason, message: str) -> None:
+        """Say in the status of a table why no process controls it."""
+        context = self._context
         body = context.resource_cache.body(uid)
         if body is None or not context.may_write():
             return
-        count = self._ended_on[uid]
-        message = too_large(f"{count} of them ended so far, the last one: {child.end}")
         generation, now_ms = generation_of(body), context.clock.now_ms()
-        conditions = not_ready(Reason.TOO_LARGE, message, generation, now_ms)
+        conditions = not_ready(reason, message, generation, now_ms)
         status = compose(None, conditions, generation, (), ()).manifest()
         fields = {key: status[key] for key in ("phase", "observedGeneration", "conditions")}
         try:
@@ -485,7 +512,13 @@ class ChildProcesses:
         if not living or await asyncio.to_thread(self._pod.share) < _FULL:
             return
         sizes = await asyncio.to_thread(lambda: [child.memory for child in living])
-        largest = living[sizes.index(max(sizes))]
+        used = Counter[str]()
+        for child, size in zip(living, sizes, strict=True):
+            used[child.key.namespace] += size
+        # Many small ones of one namespace must not end those of others.
+        largest, _ = max(
+            zip(living, sizes, strict=True), key=lambda each: (used[each[0].key.namespace], each[1])
+        )
         largest.killed_for_pod = True
         largest.kill("it was the largest process when the pod's memory ran short")
 

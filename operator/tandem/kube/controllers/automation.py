@@ -16,7 +16,7 @@ import structlog
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import TandemError
 from tandem.kube.client.resources import Body, CachedResource, status_of
-from tandem.kube.controllers.table_children import Children, DecisionOutcome, seconds_until, time_ms
+from tandem.kube.controllers.table_children import Children, DecisionOutcome, seconds_until
 from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.tables.context import AutoCompactionState, TableContext
 from tandem.mergelog import upkeep
@@ -49,6 +49,7 @@ from tandem.spec.status import (
     NextLogAction,
     Phase,
     TableStatus,
+    unix_ms,
 )
 from tandem.spec.table import AutomaticCompaction, LakeTable
 
@@ -218,7 +219,7 @@ def remembered(body: Body) -> dict[str, int]:
     shown = status_of(body).get("nextCompaction")
     runs = shown.get("schedules") if isinstance(shown, Mapping) else None
     for run in runs or ():
-        since_ms = time_ms(str(run.get("since", "")))
+        since_ms = unix_ms(run.get("since"))
         if since_ms is not None:
             found[str(run.get("id", ""))] = since_ms
     return found

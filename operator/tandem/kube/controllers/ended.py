@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable
-from datetime import datetime
 
 import structlog
 
@@ -22,6 +21,7 @@ from tandem.kube.client.resources import (
     version_of,
 )
 from tandem.operations.ports import Clock
+from tandem.spec.status import unix_ms
 
 _log = structlog.get_logger("tandem.kube.controllers.ended")
 _RETRY_S = 10.0
@@ -124,6 +124,5 @@ def _named(summary: CachedResource) -> dict[str, str]:
 
 def due_s(summary: CachedResource) -> float | None:
     """When its TTL is over, in Unix seconds; None for never."""
-    if summary.ttl_s is None or not summary.completed:
-        return None
-    return datetime.fromisoformat(summary.completed).timestamp() + summary.ttl_s
+    ended_ms = unix_ms(summary.completed)
+    return None if summary.ttl_s is None or ended_ms is None else ended_ms / 1000 + summary.ttl_s

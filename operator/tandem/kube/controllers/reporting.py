@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextvars
 import time
 from collections.abc import Callable
-from datetime import datetime
 
 import structlog
 from pydantic import ValidationError
@@ -46,7 +45,7 @@ from tandem.operations.machine.events import (
 )
 from tandem.operations.session.options import Interceptor
 from tandem.operations.status import conditions
-from tandem.spec.status import ENDED, OperationStatus, Phase, rfc3339
+from tandem.spec.status import ENDED, OperationStatus, Phase, rfc3339, unix_ms
 
 _log = structlog.get_logger("tandem.kube.operation")
 
@@ -164,10 +163,7 @@ class Reporter:
     @property
     def started_ms(self) -> int | None:
         """When the first attempt began (Unix milliseconds), None if there was none."""
-        time = self.last.start_time
-        if not self.last.attempt or not time:
-            return None
-        return int(datetime.fromisoformat(time).timestamp() * 1000)
+        return unix_ms(self.last.start_time) if self.last.attempt else None
 
     def observe(self, body: Body) -> None:
         """The resource has changed."""
@@ -289,10 +285,8 @@ def _seen(status: OperationStatus, generation: int) -> OperationStatus:
 
 def _duration_s(status: OperationStatus) -> float | None:
     """Seconds from start to end, if both are known."""
-    if not status.start_time or not status.completion_time:
-        return None
-    begun, ended = map(datetime.fromisoformat, (status.start_time, status.completion_time))
-    return (ended - begun).total_seconds()
+    begun_ms, ended_ms = unix_ms(status.start_time), unix_ms(status.completion_time)
+    return None if begun_ms is None or ended_ms is None else (ended_ms - begun_ms) / 1000
 
 
 def _model(known: object) -> OperationStatus:

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
 from typing import Any
 
 import structlog
@@ -40,7 +39,7 @@ from tandem.operations.clean_facts import CleaningDependencies
 from tandem.operations.clean_log import clean_with_log
 from tandem.planning.cleaning import CleaningRules
 from tandem.spec.loader import parse
-from tandem.spec.status import TableCleaning, TableStatus, rfc3339
+from tandem.spec.status import TableCleaning, TableStatus, rfc3339, unix_ms
 from tandem.spec.table import LakeTable
 
 # Cleaning in the operator: bounded rounds for each table, in a worker thread, concurrent with the
@@ -202,11 +201,7 @@ def due(cleaned: CleaningResult, rules: CleaningRules, now_ms: int) -> int:
 
 def _next_of(known: object) -> int:
     """When an earlier operator meant to clean next (Unix milliseconds); 0 if that is unknown."""
-    time = known.get("nextTime") if isinstance(known, Mapping) else None
-    try:
-        return int(datetime.fromisoformat(str(time)).timestamp() * 1000)
-    except ValueError:
-        return 0
+    return unix_ms(known.get("nextTime") if isinstance(known, Mapping) else None) or 0
 
 
 # The control loop of a LakeTable's resource: refresh, automatic compaction, status, wait.

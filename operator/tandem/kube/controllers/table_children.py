@@ -10,7 +10,6 @@ import asyncio
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
 
 import structlog
@@ -45,7 +44,7 @@ from tandem.spec.common import (
 )
 from tandem.spec.compaction import TableCompaction
 from tandem.spec.resources import API_VERSION
-from tandem.spec.status import AutoCompactionWait
+from tandem.spec.status import AutoCompactionWait, unix_ms
 from tandem.spec.table import LakeTable
 
 _log = structlog.get_logger("tandem.kube.controllers.table_children")
@@ -340,9 +339,9 @@ def child_fact(summary: CachedResource, body: Body | None) -> ChildState:
         name=summary.name,
         line=labels.get(AUTOMATIC_LABEL, ""),
         phase=summary.phase,
-        created_ms=time_ms(summary.created) or 0,
+        created_ms=unix_ms(summary.created) or 0,
         ended=summary.ended,
-        ended_ms=time_ms(summary.completed) if summary.ended else None,
+        ended_ms=unix_ms(summary.completed) if summary.ended else None,
         segments=frozenset(map(str, plan.get("segments") or ())) if plan is not None else None,
         chunks=chunks_in(spec_of(body)) if body is not None else NEVER,
         # Users can edit labels: one that is not a number is ignored.
@@ -360,11 +359,3 @@ def seconds_until(wake_ms: int | None, now_ms: int) -> float:
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 12
-
-
-def time_ms(text: str) -> int | None:
-    """A time as the API server writes it, in Unix milliseconds; None for none."""
-    try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
-    except ValueError:
-        return None

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
-from tandem.kube.client.resources import CachedResource, ResourceCache
+from tandem.errors import Reason
+from tandem.kube.client.resources import TABLE_KIND, CachedResource, ResourceCache
 from tandem.spec.common import AUTOMATIC_LABEL, ResourceKey
 from tandem.spec.replace import TableReplace
 from tandem.spec.status import Phase
@@ -291,6 +292,9 @@ class OperationSlots(Protocol):
     def wake_first(self) -> None: ...
 
 
+_WAITS: Final = frozenset({Reason.WAITING_FOR_DEPENDENCY, Reason.TOO_LARGE})
+
+
 class AutomaticSlots:
     """`limit` slots; 0 for no limit."""
 
@@ -335,17 +339,22 @@ class AutomaticSlots:
                 waiter.wake()
 
     def _taken(self, now_s: float) -> int:
-        at_work = {each.key for each in self._cache.all() if _takes_slot(each)}
+        at_work = {each.key for each in self._cache.all() if self._takes_slot(each)}
         for child, granted_s in list(self._granted.items()):
             if now_s - granted_s > _UNSEEN_S or self._cache.get(child) is not None:
                 del self._granted[child]
         return len(at_work | self._granted.keys())
 
-
-def _takes_slot(each: CachedResource) -> bool:
-    return (
-        each.active
-        and each.kind != TableReplace.kind_name
-        and each.phase != Phase.SUSPENDED
-        and any(name == AUTOMATIC_LABEL for name, _ in each.labels)
-    )
+    def _takes_slot(self, each: CachedResource) -> bool:
+        """Not with the label alone, which users may set, nor while it waits for its table, perhaps
+        for ever: the slots are those of all namespaces."""
+        if not (
+            each.active
+            and each.kind != TableReplace.kind_name
+            and each.phase != Phase.SUSPENDED
+            and each.reason not in _WAITS
+            and any(name == AUTOMATIC_LABEL for name, _ in each.labels)
+        ):
+            return False
+        table = self._cache.get((TABLE_KIND, each.namespace, each.table))
+        return table is not None and table.uid == each.owner
