@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from support.jobs.quick_lake import QuickLake, make
+from support.lake.log_blocks import LogBlocks
 from tandem.errors import ManifestInvalid
 from tandem.kube.client.api import ApiError, NotFound
 from tandem.kube.client.resources import Body, ResourceCache
@@ -105,6 +106,18 @@ def test_what_is_cancelled(
     unknown = isinstance(there, ApiError) and there is not GONE
     assert settled == (set() if unknown else set(ran))
     assert all(body["spec"] == {"type": "Minor", "tableRef": {"name": "t"}} for body in found)
+
+
+def test_what_worked_on_the_log_is_cancelled(
+    lake: QuickLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    LogBlocks(lake.location, "shop", made=True)
+    pins = garbage.unfinished
+    monkeypatch.setattr(
+        garbage, "unfinished", lambda store: pins(store) if store.location != lake.location else ()
+    )
+    found, _ = asyncio.run(cancelled(lake, monkeypatch, GONE, *BOTH))
+    assert [body["metadata"]["name"] for body in found] == ["one", "two"]
 
 
 @pytest.mark.parametrize("deleting", [True, False])
