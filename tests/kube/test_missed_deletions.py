@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -15,8 +16,11 @@ from tandem.kube.client.api import ApiError, NotFound
 from tandem.kube.client.resources import Body, ResourceCache
 from tandem.kube.controllers import missed_deletions
 from tandem.kube.controllers.missed_deletions import cancel_missed
+from tandem.kube.controllers.table import TableController
+from tandem.kube.runtime.context import OperatorSettings
 from tandem.operations import attempt_files, garbage
 from tandem.operations.garbage import Pin
+from tandem.operations.ports import SystemClock
 
 RECORDS = {
     "one": ("a", "TableUpdate", "one"),
@@ -160,3 +164,19 @@ def test_a_damaged_record_hides_no_other(lake: QuickLake, monkeypatch: pytest.Mo
     monkeypatch.setattr(attempt_files, "load", damaged)
     found, _ = asyncio.run(cancelled(lake, monkeypatch, GONE, *BOTH))
     assert [body["metadata"]["name"] for body in found] == ["one", "two"]
+
+
+def test_what_the_last_controller_was_cancelling_is_looked_into() -> None:
+    """It left while it cancelled that, and nothing else would take it off the status."""
+    other = ("a", "other", BOTH[0])
+    context: Any = MagicMock(settings=OperatorSettings(), clock=SystemClock())
+    context.cancelling = {("a", "t", BOTH[1]), other}
+    metadata = {"namespace": "a", "name": "t", "uid": "uid", "resourceVersion": "1"}
+    status = {"runningOperations": [BOTH[0]]}
+
+    async def ran() -> set[str]:
+        body = {"kind": "LakeTable", "metadata": metadata, "status": status}
+        return TableController(context, body)._ran
+
+    assert asyncio.run(ran()) == set(BOTH)
+    assert context.cancelling == {other}

@@ -124,6 +124,7 @@ class OperationController:
     async def clean_up(self) -> None:
         """Cancel what a resource left whose deletion no controller has seen."""
         self._deleted = True
+        self._reporter.object_gone()
         # Its status may say less than what was done.
         self._inherited = True
         try:
