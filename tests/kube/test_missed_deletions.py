@@ -16,6 +16,7 @@ from tandem.kube.client.api import ApiError, NotFound
 from tandem.kube.client.resources import Body, ResourceCache
 from tandem.kube.controllers import missed_deletions
 from tandem.kube.controllers.missed_deletions import cancel_missed
+from tandem.kube.controllers.operation import OperationController
 from tandem.kube.controllers.table import TableController
 from tandem.kube.runtime.context import OperatorSettings
 from tandem.operations import attempt_files, garbage
@@ -180,3 +181,25 @@ def test_what_the_last_controller_was_cancelling_is_looked_into() -> None:
 
     assert asyncio.run(ran()) == set(BOTH)
     assert context.cancelling == {other}
+
+
+@pytest.mark.parametrize(
+    ("phase", "attempt", "begun"),
+    [
+        ("Pending", 0, False),
+        ("Planned", 0, True),
+        ("Suspended", 1, True),
+        ("Failed", 1, False),
+    ],
+)
+def test_one_that_may_have_an_attempt_is_cancelled(phase: str, attempt: int, begun: bool) -> None:
+    """A process that dies as it begins one has reported the plan alone."""
+    metadata = {"namespace": "a", "name": "one", "uid": "uid", "resourceVersion": "1"}
+    status = {"phase": phase, "attempt": attempt}
+
+    async def found() -> bool:
+        context: Any = MagicMock(settings=OperatorSettings())
+        body = {"kind": "TableUpdate", "metadata": metadata, "spec": {}, "status": status}
+        return OperationController(context, body)._has_begun
+
+    assert asyncio.run(found()) is begun

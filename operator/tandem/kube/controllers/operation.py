@@ -263,7 +263,8 @@ class OperationController:
 
     @property
     def _has_begun(self) -> bool:
-        return self._last.attempt > 0 and self._last.phase not in ENDED
+        last = self._last  # which may have been written just before the first attempt was claimed
+        return last.phase in BEGUN or (last.attempt > 0 and last.phase not in ENDED)
 
     async def _turn(self) -> OperationStatus | None:
         """Take the next step; returns the terminal status once there is one."""
