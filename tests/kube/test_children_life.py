@@ -240,6 +240,24 @@ def test_an_operation_that_was_deleted_without_an_operator_is_cleaned_up(stage: 
     lake.assert_clean()
 
 
+def test_an_operation_that_the_next_child_cancels_is_not_named_for_ever(stage: Stage) -> None:
+    """A write that finds the resource gone says so once more."""
+    with running(stage):
+        table, lake = stage.lake()
+        stage.halts.at(Point.RECONCILE)
+        kind, name = stage.apply(table, lake.update("id < 12", v="v + 1"))
+        stage.halts.await_reached()
+        stage.space.delete(kind, name)
+        stage.halts.await_asked()
+        stage.halts.at(Point.RELEASE_LOCKS)
+        kill(stage.children.only())
+        stage.halts.await_reached()
+        stage.space.await_status(TABLE, table, lambda s: s.get("runningOperations") != [])
+        stage.halts.go()
+        stage.space.await_status(TABLE, table, lambda s: s.get("runningOperations") == [])
+    lake.assert_clean()
+
+
 def test_an_operator_that_dies_leaves_no_child(stage: Stage, tmp_path: Path) -> None:
     """It is killed, and says nothing to them."""
     script = tmp_path / "operator_that_dies.py"

@@ -229,6 +229,19 @@ def test_a_watch_of_spark_applications_goes_silent(stage: Stage) -> None:
     stage.proxy.cut_watches("sparkapplications")
 
 
+def test_the_deletion_of_a_spark_application_was_missed(stage: Stage) -> None:
+    """The next attempt begins once it is not in a list."""
+    gate = stage.jobs.hold("ingest")
+    ingest = stage.apply("ingest")
+    application, _, _ = gate.reached().name.rsplit("-", 2)
+    assert stage.proxy.freeze_watches("sparkapplications") > 0
+    stage.world.space.delete("SparkApplication", application)
+    gate.die()
+    assert stage.proxy.expire_watches("sparkapplications") > 0
+    assert ingest.succeeded().attempt == 2
+    stage.all_end_well(ingest)
+
+
 def test_the_server_is_away_for_a_while(stage: Stage) -> None:
     gate = stage.jobs.hold("rewrite")
     compaction = stage.apply("compaction")

@@ -379,6 +379,18 @@ def test_the_cache_answers_without_a_call(space: Applications, make: Make) -> No
     assert len(cache) == 0
 
 
+@pytest.mark.parametrize(
+    ("namespace", "kept"), [(None, {"listed"}), ("n", {"listed"}), ("m", {"listed", "gone"})]
+)
+def test_what_a_list_does_not_have_is_forgotten(namespace: str | None, kept: set[str]) -> None:
+    cache = ApplicationCache()
+    for name in ("listed", "gone"):
+        metadata = {"name": name, "namespace": "n", "uid": name, "resourceVersion": "1"}
+        cache.observe(None, {"metadata": metadata})
+    cache.keep(namespace, {"listed"})
+    assert {name for name in ("listed", "gone") if cache.get("n", name) is not None} == kept
+
+
 def test_the_cached_part_of_an_application_is_small(space: Applications) -> None:
     body = space.body("a", OWNER)
     body["metadata"] |= {"uid": "u1", "resourceVersion": "7", "managedFields": [{"x": "y" * 5000}]}

@@ -5,17 +5,23 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from support.jobs.quick_lake import QuickLake, make
+from support.lake.log_blocks import LogBlocks
 from tandem.errors import ManifestInvalid
 from tandem.kube.client.api import ApiError, NotFound
 from tandem.kube.client.resources import Body, ResourceCache
 from tandem.kube.controllers import missed_deletions
 from tandem.kube.controllers.missed_deletions import cancel_missed
+from tandem.kube.controllers.operation import OperationController
+from tandem.kube.controllers.table import TableController
+from tandem.kube.runtime.context import OperatorSettings
 from tandem.operations import attempt_files, garbage
 from tandem.operations.garbage import Pin
+from tandem.operations.ports import SystemClock
 
 RECORDS = {
     "one": ("a", "TableUpdate", "one"),
@@ -107,6 +113,18 @@ def test_what_is_cancelled(
     assert all(body["spec"] == {"type": "Minor", "tableRef": {"name": "t"}} for body in found)
 
 
+def test_what_worked_on_the_log_is_cancelled(
+    lake: QuickLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    LogBlocks(lake.location, "shop", made=True)
+    pins = garbage.unfinished
+    monkeypatch.setattr(
+        garbage, "unfinished", lambda store: pins(store) if store.location != lake.location else ()
+    )
+    found, _ = asyncio.run(cancelled(lake, monkeypatch, GONE, *BOTH))
+    assert [body["metadata"]["name"] for body in found] == ["one", "two"]
+
+
 @pytest.mark.parametrize("deleting", [True, False])
 def test_one_that_was_made_again_meanwhile_goes_on(
     lake: QuickLake, monkeypatch: pytest.MonkeyPatch, deleting: bool
@@ -147,3 +165,41 @@ def test_a_damaged_record_hides_no_other(lake: QuickLake, monkeypatch: pytest.Mo
     monkeypatch.setattr(attempt_files, "load", damaged)
     found, _ = asyncio.run(cancelled(lake, monkeypatch, GONE, *BOTH))
     assert [body["metadata"]["name"] for body in found] == ["one", "two"]
+
+
+def test_what_the_last_controller_was_cancelling_is_looked_into() -> None:
+    """It left while it cancelled that, and nothing else would take it off the status."""
+    other = ("a", "other", BOTH[0])
+    context: Any = MagicMock(settings=OperatorSettings(), clock=SystemClock())
+    context.cancelling = {("a", "t", BOTH[1]), other}
+    metadata = {"namespace": "a", "name": "t", "uid": "uid", "resourceVersion": "1"}
+    status = {"runningOperations": [BOTH[0]]}
+
+    async def ran() -> set[str]:
+        body = {"kind": "LakeTable", "metadata": metadata, "status": status}
+        return TableController(context, body)._ran
+
+    assert asyncio.run(ran()) == set(BOTH)
+    assert context.cancelling == {other}
+
+
+@pytest.mark.parametrize(
+    ("phase", "attempt", "begun"),
+    [
+        ("Pending", 0, False),
+        ("Planned", 0, True),
+        ("Suspended", 1, True),
+        ("Failed", 1, False),
+    ],
+)
+def test_one_that_may_have_an_attempt_is_cancelled(phase: str, attempt: int, begun: bool) -> None:
+    """A process that dies as it begins one has reported the plan alone."""
+    metadata = {"namespace": "a", "name": "one", "uid": "uid", "resourceVersion": "1"}
+    status = {"phase": phase, "attempt": attempt}
+
+    async def found() -> bool:
+        context: Any = MagicMock(settings=OperatorSettings())
+        body = {"kind": "TableUpdate", "metadata": metadata, "spec": {}, "status": status}
+        return OperationController(context, body)._has_begun
+
+    assert asyncio.run(found()) is begun

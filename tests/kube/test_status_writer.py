@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import structlog
 
 from support.waiting import until
 from tandem.kube.client.api import Conflict, Forbidden, Invalid, NotFound, Unavailable
-from tandem.kube.client.resources import path
+from tandem.kube.client.resources import ResourceCache, path
+from tandem.kube.controllers import ended
 from tandem.kube.controllers.status_writer import StatusWriter, carried_over, changed_fields
+from tandem.operations.ports import SystemClock
 
 Json = dict[str, Any]
 PATH = path("TableCompaction", "default", "m")
@@ -32,7 +34,7 @@ class Server:
     async def patch_status(
         self, where: object, patch: Json, *, uid: str, resource_version: str
     ) -> Json:
-        assert where is PATH
+        assert where == PATH
         assert uid == "u"
         if self.refusals:
             raise self.refusals.pop(0)
@@ -44,7 +46,7 @@ class Server:
         return self.body
 
     async def get(self, where: object) -> Json:
-        assert where is PATH
+        assert where == PATH
         if self.now == "":
             raise NotFound(404, "NotFound", "")
         return self.body
@@ -364,3 +366,23 @@ def test_a_write_that_fails_after_the_end_is_reported(refusal: Exception) -> Non
     assert [line["log_level"] for line in lines] == [
         "warning" if isinstance(refusal, Forbidden) else "error"
     ]
+
+
+def test_a_later_generation_of_what_has_ended_is_observed_after_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ended, "_RETRY_S", 0.0)
+
+    async def test(server: Server) -> None:
+        server.refusals = [Unavailable(503, "ServiceUnavailable", "")]
+        named = {"name": "m", "namespace": "default", "generation": 2}
+        metadata = {**server.body["metadata"], **named}
+        body = {"kind": "TableCompaction", "metadata": metadata, "status": {"phase": "Succeeded"}}
+        cache, api = ResourceCache(), cast(Any, server)
+        controller = ended.EndedController(api, cache, SystemClock(), lambda: True)
+        controller.note(cache.update(body))
+        running = asyncio.create_task(controller.run())
+        await until(lambda: len(server.patches) == 1)
+        running.cancel()
+
+    assert run(test).status["observedGeneration"] == 1  # of the object as it is by now

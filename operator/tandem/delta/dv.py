@@ -53,6 +53,8 @@ _Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*
 _B85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
 _TO_Z85 = bytes.maketrans(_B85, _Z85)
 _FROM_Z85 = bytes.maketrans(_Z85, _B85)
+# The first call makes a table of the library, which other threads would see half made.
+base64.b85decode(b"")
 
 
 def serialize(bitmap: BitMap64) -> bytes:

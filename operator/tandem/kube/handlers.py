@@ -78,6 +78,8 @@ def register(
     def listed(found: Listed) -> None:
         for event in not_listed(context.resource_cache, found):
             seen(event)
+        if builder is not None and found.plural == builder.resource[2]:
+            applications.keep(found.namespace, found.uids)
 
     listed_to(listed)
     for kind in KINDS:

@@ -38,17 +38,13 @@ class EndedController:
         self._clock = clock
         self._may_write = may_write
         self._due: list[tuple[float, str]] = []
-        self._stale: set[str] = set()
         self._wake = asyncio.Event()
 
     def note(self, summary: CachedResource) -> None:
         """Take note of a resource as it is now; one that has not ended is ignored."""
         if not summary.ended or summary.deleting:
             return
-        if summary.observed_generation != summary.generation:
-            self._stale.add(summary.uid)
-            self._wake.set()
-        due = due_s(summary)
+        due = 0.0 if _is_stale(summary) else due_s(summary)
         if due is not None:
             heapq.heappush(self._due, (due, summary.uid))
             if self._due[0][1] == summary.uid:
@@ -58,11 +54,10 @@ class EndedController:
         """Delete and update, one after the other."""
         while True:
             self._wake.clear()
-            while self._stale:
-                await self._observe(self._stale.pop())
             now = self._clock.now_ms() / 1000
             while self._due and self._due[0][0] <= now:
                 _, uid = heapq.heappop(self._due)
+                await self._observe(uid, now)
                 await self._delete(uid, now)
             left = self._due[0][0] - self._clock.now_ms() / 1000 if self._due else None
             try:
@@ -89,9 +84,9 @@ class EndedController:
             _log.warning("not deleted yet", **_named(summary), problem=str(error))
             heapq.heappush(self._due, (now_s + _RETRY_S, uid))
 
-    async def _observe(self, uid: str) -> None:
+    async def _observe(self, uid: str, now_s: float) -> None:
         summary = self._resource_cache.by_uid(uid)
-        if summary is None or not summary.ended or not self._may_write():
+        if summary is None or not (summary.ended and _is_stale(summary) and self._may_write()):
             return
         where = path(*summary.key)
         try:
@@ -109,7 +104,8 @@ class EndedController:
         except (NotFound, Conflict):
             return
         except ApiError as error:
-            _log.warning("generation not observed", **_named(summary), problem=str(error))
+            _log.warning("generation not observed yet", **_named(summary), problem=str(error))
+            heapq.heappush(self._due, (now_s + _RETRY_S, uid))
 
 
 def _named(summary: CachedResource) -> dict[str, str]:
@@ -120,6 +116,10 @@ def _named(summary: CachedResource) -> dict[str, str]:
         "name": summary.name,
         "operation": summary.operation,
     }
+
+
+def _is_stale(summary: CachedResource) -> bool:
+    return summary.observed_generation != summary.generation
 
 
 def due_s(summary: CachedResource) -> float | None:

@@ -19,6 +19,7 @@ from tandem.kube.client.resources import Body, is_deleting, key_of, path
 from tandem.kube.controllers.operation import OperationController
 from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.tables.context import TableContext
+from tandem.mergelog.log_table import MergeLog
 from tandem.operations import attempt_files, garbage
 from tandem.operations.attempt_files import OperationRecord
 from tandem.operations.model import Table
@@ -78,19 +79,20 @@ async def _is_gone(context: OperatorContext, namespace: str, display: str) -> bo
 def _left_by(table: Table, namespace: str, name: str, gone: Collection[str]) -> list[Body]:
     """The resources of the unfinished operations that have these names, as far as their records say
     it. Raises: ManifestInvalid for a damaged plan, StorageError."""
-    unfinished = {pin.operation_id for pin in garbage.unfinished(table.store)}
-    found = []
-    for operation_id in sorted(unfinished):
-        identity = attempt_files.identity(operation_id)
-        try:
-            record = attempt_files.load(table.store, identity, OperationRecord)
-        except ManifestInvalid as error:
-            _log.warning("not cleaned up", namespace=namespace, table=name, problem=str(error))
-            continue
-        if record is None or record.namespace != namespace:
-            continue
-        if f"{record.kind}/{record.name}" in gone:
-            found.append(_body(record, name))
+    log, found = MergeLog(table.log), []
+    # What works on the table's log has its files there.
+    for store in (table.store, log.store) if log.exists() else (table.store,):
+        for operation_id in sorted({pin.operation_id for pin in garbage.unfinished(store)}):
+            identity = attempt_files.identity(operation_id)
+            try:
+                record = attempt_files.load(store, identity, OperationRecord)
+            except ManifestInvalid as error:
+                _log.warning("not cleaned up", namespace=namespace, table=name, problem=str(error))
+                continue
+            if record is None or record.namespace != namespace:
+                continue
+            if f"{record.kind}/{record.name}" in gone:
+                found.append(_body(record, name))
     return found
 
 

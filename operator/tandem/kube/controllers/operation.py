@@ -124,6 +124,7 @@ class OperationController:
     async def clean_up(self) -> None:
         """Cancel what a resource left whose deletion no controller has seen."""
         self._deleted = True
+        self._reporter.object_gone()
         # Its status may say less than what was done.
         self._inherited = True
         try:
@@ -262,7 +263,8 @@ class OperationController:
 
     @property
     def _has_begun(self) -> bool:
-        return self._last.attempt > 0 and self._last.phase not in ENDED
+        last = self._last  # which may have been written just before the first attempt was claimed
+        return last.phase in BEGUN or (last.attempt > 0 and last.phase not in ENDED)
 
     async def _turn(self) -> OperationStatus | None:
         """Take the next step; returns the terminal status once there is one."""

@@ -17,7 +17,7 @@ import concurrent.futures
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Collection, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
@@ -101,6 +101,14 @@ class ApplicationCache:
         key = (namespace, name)
         with self._lock:
             self._drop(key)
+
+    def keep(self, namespace: str | None, uids: Collection[str]) -> None:
+        """Forget those of a namespace (None: of all) that a list does not have: no watch has
+        reported their deletion. One that was made after it is read again."""
+        with self._lock:
+            for key, body in tuple(self._known.items()):
+                if namespace in (None, key[0]) and body["metadata"]["uid"] not in uids:
+                    self._drop(key)
 
     def _drop(self, key: tuple[str, str]) -> None:
         self._known.pop(key, None)

@@ -233,8 +233,12 @@ class TableController:
         self._leaving = False
         self._living: asyncio.Task[None] | None = None
         known = dict(status_of(body))
-        self._ran = set(map(str, known.get("runningOperations") or ()))
-        """What ran by the last status, until it is known what became of it."""
+        left = {each for each in context.cancelling if each[:2] == self._key[1:]}
+        context.cancelling -= left
+        ran = (*map(str, known.get("runningOperations") or ()), *(each for *_, each in left))
+        self._ran = set(ran)
+        """What ran by the last status, or was being cancelled when the last controller ended, until
+        it is known what became of it."""
         self._cancelling: asyncio.Task[None] | None = None
         ready = condition(body, "Ready")
         settings = context.settings

@@ -32,7 +32,6 @@ from kopf._core.reactor import orchestration
 from kopf._core.reactor.inventory import ResourceMemories, ResourceMemory
 
 from tandem.kube.client.api import loads
-from tandem.spec.common import GROUP
 
 _GONE = 410
 _KOPF = f"{Path(kopf.__file__).parent}/"
@@ -156,7 +155,7 @@ def note_lists() -> None:
             uids.update(item["metadata"]["uid"] for item in items)
             yield items, version
         listener = _listeners.get(asyncio.get_running_loop())
-        if listener is not None and resource.group == GROUP:
+        if listener is not None:
             listener(Listed(resource.plural, namespace, frozenset(uids), str(version)))
 
     vars(fetch)["notes"] = True
@@ -164,7 +163,7 @@ def note_lists() -> None:
 
 
 def listed_to(listener: Callable[[Listed], None]) -> None:
-    """Have this called with each list of a kind of ours, in this event loop."""
+    """Have this called with each list of kopf, in this event loop."""
     _listeners[asyncio.get_running_loop()] = listener
 
 
