@@ -295,6 +295,8 @@ class ChildProcesses:
 
     async def _begin_in_turn(self, key: TenantKey) -> ChildProcess:
         async with self._turns[key.namespace]:
+            if self._closed:
+                raise ChildEnded("the operator has ended")
             others = len([*self._of_namespace(key.namespace)])
             if others and await asyncio.to_thread(self._pod.share) >= _CROWDED:
                 self._died(key, 0.0)
