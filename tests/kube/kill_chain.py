@@ -24,7 +24,7 @@ from kube.ledger import Ledger
 from support.cluster.operator_process import Blow, Child, ProcessStarter
 from support.waiting import await_that
 from tandem.locks.etcd.store import EtcdLocks, EtcdSettings
-from tandem.locks.rules import WHOLE_TABLE, LockRequest, Mode
+from tandem.locks.rules import WHOLE_TABLE, Granted, LockRequest, Mode
 from tandem.operations.machine.events import Point
 
 OTHER = "another-owner"
@@ -179,7 +179,9 @@ class Chain:
             return
         locks = EtcdLocks(EtcdSettings(endpoints=self.world.endpoints, prefix=self.world.prefix))
         location = self.ledger.lake.store.location
-        locks.acquire(LockRequest(location, OTHER, Mode.EXCLUSIVE, WHOLE_TABLE, OTHER, 100))
+        request = LockRequest(location, OTHER, Mode.EXCLUSIVE, WHOLE_TABLE, OTHER, 100)
+        # What was killed inside its commit keeps its locks until it is taken over.
+        await_that(lambda: isinstance(locks.acquire(request), Granted), "the table stays locked")
         try:
             yield lambda: locks.release(location, OTHER, OTHER)
         finally:
