@@ -34,7 +34,7 @@ from tandem.jobs.port import read_side_file
 from tandem.jobs.results import SideFileRef
 from tandem.rowmap.run_table import starts
 from tandem.spark.jobs.bins import BinResult
-from tandem.spark.jobs.copied_bins import decoded, require_rows
+from tandem.spark.jobs.copied_bins import decoded, origin_of, require_rows
 from tandem.spark.jobs.sort_codes import (
     PLACE,
     SAMPLE,
@@ -396,6 +396,7 @@ class LargeSort:
                 columns=columns,
                 dictionaries=True,
                 read_ahead=read_ahead,
+                origin=origin_of(input_, self._table),
             )
 
         reader = opened(0)

@@ -26,6 +26,7 @@ from tandem import errors
 from tandem.delta import schema as delta_schema
 from tandem.delta.datafiles.reader import TableFormat
 from tandem.delta.datafiles.writer import WrittenFile
+from tandem.delta.schema import Field, PrimitiveType, StructType
 from tandem.errors import (
     AlreadyExists,
     ManifestInvalid,
@@ -176,11 +177,15 @@ def encode(content: Format) -> bytes:
 
 def job_table_format(table: JobTable) -> TableFormat:
     """The format for reading and writing a table's data files. Raises: CorruptLog."""
+    schema = delta_schema.parse(table.schema_string, resource=table.location)
+    row_ids = table.row_ids or ()
+    columns = (Field(name, PrimitiveType("long")) for name in row_ids)
     return TableFormat(
-        delta_schema.parse(table.schema_string, resource=table.location),
+        StructType((*schema.fields, *columns)),
         table.partition_columns,
         table.configuration,
         table.bloom_filters,
+        row_ids,
     )
 
 
