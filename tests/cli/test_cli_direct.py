@@ -431,7 +431,7 @@ def test_a_table_that_is_refused_is_so_by_the_command_that_was_typed(
     tandem: Tandem, lake: Path
 ) -> None:
     log = lake / "_delta_log" / f"{4:020}.json"
-    features = ["appendOnly", "domainMetadata", "rowTracking"]
+    features = ["appendOnly", "domainMetadata", "fromTheFuture"]
     protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": features}
     log.write_text(json.dumps({"protocol": protocol}) + "\n")
     for words in (("delete", "--where", "id = 1"), ("compact",), ("zorder", "n")):
@@ -439,7 +439,7 @@ def test_a_table_that_is_refused_is_so_by_the_command_that_was_typed(
         refused = tandem(command, lake, *rest)
         assert refused.exit_code == 1
         shown = " ".join(refused.stdout.split())
-        assert f"UnsupportedFeature: {command} is refused because of rowTracking: " in shown
+        assert f"UnsupportedFeature: {command} is refused because of fromTheFuture: " in shown
         assert shown.endswith("Once that is fixed, run the command again.")
     assert DeltaTable(lake).version() == 4, "nothing was committed"
 

@@ -207,6 +207,8 @@ class RewriteKind:
         # An heir may have columns that the outputs lack.
         if not gone or work.snapshot.metadata.schema_string != job.table.schema_string:
             return ()
+        if protocol.keeps_row_ids(work.snapshot.protocol, work.snapshot.metadata):
+            return ()  # an heir's rows may have other ids
         if self._heirs is None:
             assert isinstance(job.job, RewriteJob)
             self._heirs = HeirSearch(
