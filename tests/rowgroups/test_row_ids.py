@@ -32,6 +32,7 @@ from tandem.jobs.formats import (
 from tandem.jobs.results import OutputFile
 from tandem.spark.jobs import rewrite
 from tandem.spark.runtime.control import Control
+from tandem.spec.fields import Granularity
 from tandem.storage import open_store
 from tandem.storage.paths import object_path
 
@@ -157,7 +158,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "encoded": {"reencode": True},
     "sorted": {"layout": JobLayout(strategy="Sort", columns=("s", "key"))},
     "z-order": {"layout": JobLayout(strategy="ZOrder", columns=("s", "key"))},
-    "divided": {"borders": TimeBorders(column="t", granularity="Day")},
+    "divided": {"borders": TimeBorders(column="t", granularity=Granularity.DAY)},
 }
 
 

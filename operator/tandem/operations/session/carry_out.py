@@ -19,6 +19,7 @@ from pyroaring import BitMap64
 
 from tandem.delta.actions import AddFile
 from tandem.delta.log.snapshot import IDENTITY
+from tandem.delta.row_tracking import BASE_ID, VERSION
 from tandem.errors import CountMismatch, ManifestInvalid
 from tandem.jobs.formats import InputFile, RoundRequest, SideFileRef
 from tandem.jobs.results import OutputFile
@@ -263,6 +264,8 @@ def _edit(
         size=add.size,
         rows=file.rows,
         partition_values=dict(add.partition_values),
+        base_row_id=add.extra.get(BASE_ID),
+        row_commit_version=add.extra.get(VERSION),
     )
     new = file.new
     if part is not None:

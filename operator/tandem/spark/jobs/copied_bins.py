@@ -44,9 +44,9 @@ from tandem.delta.datafiles.reader import DataFileReader, RowOrigin, TableFormat
 from tandem.delta.datafiles.row_ids import MOST_ROWS, RowIdColumns, with_row_ids, without_row_ids
 from tandem.delta.datafiles.writer import Describe, ParquetDataWriter, WrittenFile, encoding_like
 from tandem.delta.protocol import asks_for_deletion_vectors
-from tandem.errors import CountMismatch, ManifestInvalid, ObjectNotFound
+from tandem.errors import CountMismatch, ObjectNotFound
 from tandem.jobs.formats import InputFile, JobBin
-from tandem.spark.runtime.control import Counter
+from tandem.spark.runtime.control import Counter, origin_of
 from tandem.spark.runtime.frames import dead_rows
 from tandem.storage import Store, open_store
 from tandem.storage.paths import object_path
@@ -64,7 +64,6 @@ SMALL_BYTES = 1 << 20
 REQUESTS = 16
 """Requests for them at once, and so many of them in memory."""
 
-_HIGHEST = (1 << 63) - 1
 NumberedBatch = tuple[int, pa.RecordBatch]
 """Rows of an input, with its number."""
 
@@ -198,22 +197,6 @@ def _handed_over(batches: Iterator[NumberedBatch]) -> Iterator[list[NumberedBatc
             together, rows, size = [], 0, 0
     if together:
         yield together
-
-
-def origin_of(input_: InputFile, table: TableFormat) -> RowOrigin | None:
-    """Where the ids of the rows of an input come from; None if the table tracks no rows. Raises:
-    ManifestInvalid if the plan does not say so."""
-    if not table.row_ids:
-        return None
-    first, version = input_.base_row_id, input_.row_commit_version
-    if first is None or version is None or not 0 <= first <= _HIGHEST - input_.rows:
-        raise ManifestInvalid(
-            "an input of a table that tracks rows has no base id or version, or one too high",
-            resource=input_.logged_path,
-            field="baseRowId",
-            found=f"{first}, version {version}",
-        )
-    return RowOrigin(first, version)
 
 
 def require_rows(input_: InputFile, found: int) -> None:

@@ -34,7 +34,7 @@ from tandem.jobs.port import read_side_file
 from tandem.jobs.results import SideFileRef
 from tandem.rowmap.run_table import starts
 from tandem.spark.jobs.bins import BinResult
-from tandem.spark.jobs.copied_bins import decoded, origin_of, require_rows
+from tandem.spark.jobs.copied_bins import decoded, require_rows
 from tandem.spark.jobs.sort_codes import (
     PLACE,
     SAMPLE,
@@ -63,7 +63,14 @@ from tandem.spark.jobs.sorted_bins import (
     release_unused,
     whole_columns,
 )
-from tandem.spark.runtime.control import Control, Counter, Counters, job_table_format, reported
+from tandem.spark.runtime.control import (
+    Control,
+    Counter,
+    Counters,
+    job_table_format,
+    origin_of,
+    reported,
+)
 from tandem.spark.runtime.frames import BlockFile, Exchange, KeptBlock, RowBlock, dead_rows, sized
 from tandem.spark.runtime.row_files import InputSplit
 from tandem.storage import Store

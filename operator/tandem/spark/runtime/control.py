@@ -24,7 +24,7 @@ from pydantic import ValidationError
 
 from tandem import errors
 from tandem.delta import schema as delta_schema
-from tandem.delta.datafiles.reader import TableFormat
+from tandem.delta.datafiles.reader import RowOrigin, TableFormat
 from tandem.delta.datafiles.writer import WrittenFile
 from tandem.delta.schema import Field, PrimitiveType, StructType
 from tandem.errors import (
@@ -35,7 +35,7 @@ from tandem.errors import (
     Reason,
     TandemError,
 )
-from tandem.jobs.formats import Format, JobSpec, JobTable, RoundRequest
+from tandem.jobs.formats import Format, InputFile, JobSpec, JobTable, RoundRequest
 from tandem.jobs.port import read_side_file
 from tandem.jobs.results import JobFailure, JobProgress, JobResult, OutputFile, SideFileRef
 from tandem.jobs.runner import OUT_OF_MEMORY
@@ -187,6 +187,22 @@ def job_table_format(table: JobTable) -> TableFormat:
         table.bloom_filters,
         row_ids,
     )
+
+
+def origin_of(input_: InputFile, table: TableFormat) -> RowOrigin | None:
+    """Where the ids of the rows of an input come from; None if the table tracks no rows. Raises:
+    ManifestInvalid if the plan does not say so."""
+    if not table.row_ids:
+        return None
+    first, version = input_.base_row_id, input_.row_commit_version
+    if first is None or version is None or not 0 <= first <= (1 << 63) - 1 - input_.rows:
+        raise ManifestInvalid(
+            "an input of a table that tracks rows has no base id or version, or one too high",
+            resource=input_.logged_path,
+            field="baseRowId",
+            found=f"{first}, version {version}",
+        )
+    return RowOrigin(first, version)
 
 
 def open_job(
