@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,9 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
+from spark.local_exchange import LocalExchange
 from support.jobs import job_files as jobs
 from tandem.delta import dv
 from tandem.delta.datafiles.edited_files import FileEditor
+from tandem.delta.datafiles.reader import RowOrigin
+from tandem.errors import ManifestInvalid
 from tandem.jobs.formats import (
     InputFile,
     JobBin,
@@ -31,7 +34,8 @@ from tandem.jobs.formats import (
 )
 from tandem.jobs.results import OutputFile
 from tandem.spark.jobs import rewrite
-from tandem.spark.runtime.control import Control
+from tandem.spark.jobs.large_bins import sort_large
+from tandem.spark.runtime.control import Control, job_table_format, origin_of
 from tandem.spec.fields import Granularity
 from tandem.storage import open_store
 from tandem.storage.paths import object_path
@@ -163,7 +167,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.lists(files(), min_size=1, max_size=4), st.booleans())
 def test_rows_keep_their_ids_and_versions(
     kind: str, given_files: list[File], vectors: bool
@@ -178,16 +182,88 @@ def test_rows_keep_their_ids_and_versions(
         assert found.items() <= ids.items()
         dead = {100 * n + at for n, file in enumerate(given_files) for at in file.dead}
         assert ids.keys() - dead <= found.keys()
-        for output in outputs:  # an edit of it, without every second row
-            drops = BitMap64(range(1, output.rows, 2))
-            path = object_path(output.path)
-            editor = FileEditor(
-                job.store, path, output.size, output.rows, job.table, prefix="edits",
-                partition_values={},
-            )  # fmt: skip
-            edit = editor.edit(drops).file
-            rows = pq.read_table(folder / object_path(edit.path)).to_pydict()
-            kept = zip(rows["key"], zip(rows[IDS], rows[VERSIONS], strict=True), strict=True)
-            assert dict(kept).items() <= ids.items()
-            assert edit.rows == output.rows - len(drops) == len(rows["key"])
-            assert IDS not in edit.stats
+        for output in outputs:  # which have the ids of all rows
+            assert_edit_keeps(job, output.path, output.size, output.rows, ids)
+        for file in inputs:
+            origin = origin_of(file, job_table_format(job.spec.table))
+            assert_edit_keeps(job, file.logged_path, file.size, file.rows, ids, origin)
+
+
+def assert_edit_keeps(
+    job: Control, path: str, size: int, rows: int, ids: Ids, origin: RowOrigin | None = None
+) -> None:
+    """An edit without every second row."""
+    drops, path = BitMap64(range(1, rows, 2)), object_path(path)
+    editor = FileEditor(
+        job.store, path, size, rows, job_table_format(job.spec.table), prefix="edits",
+        partition_values={}, origin=origin,
+    )  # fmt: skip
+    edit = editor.edit(drops).file
+    assert IDS not in edit.stats
+    found = pq.read_table(Path(job.store.location.removeprefix("file://")) / edit.path).to_pydict()
+    kept = dict(zip(found["key"], zip(found[IDS], found[VERSIONS], strict=True), strict=True))
+    assert kept.items() <= ids.items()
+    assert len(kept) == edit.rows == rows - len(drops)
+
+
+FILES = [
+    File((9, 9), None, (*range(9), *[None] * 9), False, frozenset({0, 17})),
+    File((20,), (*range(500, 510), *[None] * 10), None, True, frozenset({3})),
+]
+
+
+@pytest.mark.parametrize("strategy", ["Sort", "ZOrder"])
+def test_rows_that_are_sorted_apart_keep_their_ids(
+    strategy: Literal["Sort", "ZOrder"], tmp_path: Path
+) -> None:
+    ids: Ids = {}
+    inputs = [write(tmp_path, number, file, ids) for number, file in enumerate(FILES)]
+    job = job_of(tmp_path, inputs, layout=JobLayout(strategy=strategy, columns=("s", "key")))
+    [result] = sort_large(job, [0], 60_000, LocalExchange())
+    found: Ids = {}
+    for file in result.files:
+        rows = pq.read_table(tmp_path / file.path).to_pydict()
+        found |= zip(rows["key"], zip(rows[IDS], rows[VERSIONS], strict=True), strict=True)
+    assert found == {key: ids[key] for key in ids if key not in (0, 17, 103)}
+
+
+def test_ids_take_little_space(tmp_path: Path) -> None:
+    """Those of a row group that is copied, and of one that is encoded: they ascend by one."""
+    ids: Ids = {}
+    inputs = [write(tmp_path, n, File((20_000,), None, None, False, frozenset()), ids)
+              for n in range(2)]  # fmt: skip
+    for kind in ("copied", "encoded", "sorted"):
+        job = job_of(tmp_path, inputs, **KINDS[kind])
+        assert rewrite.run_here(job)
+        job.store.delete([job.round_path(0, "result.json")])
+        [file] = (tmp_path / "out").iterdir()
+        footer = pq.read_metadata(file)
+        groups = [footer.row_group(n) for n in range(footer.num_row_groups)]
+        columns = [group.column(n) for group in groups for n in (4, 5)]
+        assert {column.path_in_schema for column in columns} == {IDS, VERSIONS}
+        assert sum(c.total_compressed_size for c in columns) < (1_000 if kind != "sorted" else 1e6)
+        file.unlink()
+
+
+@pytest.mark.parametrize("origin", [(None, None), (5, None), ((1 << 63) - 3, 1), (-1, 1)])
+def test_an_input_without_ids_fails_the_job(
+    origin: tuple[int | None, int | None], tmp_path: Path
+) -> None:
+    made = write(tmp_path, 0, FILES[0], {})
+    changed = {"base_row_id": origin[0], "row_commit_version": origin[1]}
+    for kind in ("copied", "encoded", "sorted"):
+        job = job_of(tmp_path, [made.model_copy(update=changed)], **KINDS[kind])
+        with pytest.raises(ManifestInvalid, match="no base id"):
+            rewrite.run_here(job)
+
+
+def test_jobs_of_other_tables_are_written_as_before() -> None:
+    """So that a driver of the release before can read them."""
+    input_ = InputFile(logged_path="a", size=1, rows=1)
+    table = JobTable(
+        location="file:///t", version=1, table_id="t", schema_string="", partition_columns=(),
+        configuration={},
+    )  # fmt: skip
+    names = {"formatVersion", "loggedPath", "size", "rows", "dv", "partitionValues"}
+    assert input_.model_dump(by_alias=True).keys() == names
+    assert "rowIds" not in table.model_dump(by_alias=True)

@@ -1,0 +1,123 @@
+"""Compactions of tables with row tracking: all rows have the ids and the versions that they had
+before, whatever other writers do meanwhile. Spark + Delta makes the tables, and is the judge at
+each end; in between, ids are read from the log and the files."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from support.lake.lake import DELETION_VECTORS, Lake, Lakes
+from support.lake.rows import rows
+from tables.test_row_tracking import Ids, alter, check_log, ids, insert
+from tandem.delta import dv
+from tandem.operations.machine.events import Point
+
+KINDS: Mapping[str, Mapping[str, object]] = {
+    "copied": {"minRowGroupRows": 0},
+    "some copied": {"minRowGroupRows": 5},
+    "encoded": {},
+    "sorted": {"layout": {"strategy": "Sort", "columns": ["v", "id"]}},
+    "z-order": {"layout": {"strategy": "ZOrder", "columns": ["k", "v"]}},
+}
+
+
+@pytest.fixture(params=[True, False], ids=["vectors", "no vectors"])
+def lake(
+    request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path, templates: Path
+) -> Lake:
+    """Files with and without columns of row ids, some of whose values are NULL, and with deleted
+    rows."""
+    lakes = Lakes(spark, tmp_path, templates, spark_works=False)
+    lake = lakes.empty(properties=DELETION_VECTORS if request.param else {})
+    template = templates / f"row-ids-{request.param}"
+    if not template.exists():
+        lake.append(rows(range(10)))
+        alter(lake, tracking="true")
+        insert(lake, *range(10, 20))
+        lake.do(lake.ingest(rows(range(20, 30))))
+        merge(lake, range(8, 12), range(30, 36))
+        lake.sql("DELETE FROM TABLE WHERE id IN (1, 2, 12, 22, 30)")
+        shutil.copytree(lake.path, template)
+    shutil.rmtree(lake.path)
+    shutil.copytree(template, lake.path)
+    return lake
+
+
+def merge(lake: Lake, updated: range, inserted: range) -> None:
+    values = ", ".join(f"({n}, 7, 7)" for n in (*updated, *inserted))
+    lake.sql(f"MERGE INTO TABLE t USING (VALUES {values} AS s(id, k, v)) s ON t.id = s.id "
+             "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *")  # fmt: skip
+
+
+def in_files(lake: Lake) -> Ids:
+    """The ids and versions as the protocol defines them."""
+    snapshot = lake.log.snapshot()
+    columns = [
+        snapshot.configuration[f"delta.rowTracking.materializedRow{name}ColumnName"]
+        for name in ("Id", "CommitVersion")
+    ]
+    found: dict[int, tuple[int, int]] = {}
+    for add in snapshot.adds():
+        table = pq.read_table(lake.path / add.path, partitioning=None)
+        dead = dv.load(lake.store, add.deletion_vector) if add.deletion_vector else ()
+        own = [table[n].to_pylist() if n in table.column_names else None for n in columns]
+        for at, key in enumerate(table["id"].to_pylist()):
+            first, second = (None if of is None else of[at] for of in own)
+            row_id = add.extra["baseRowId"] + at if first is None else first
+            version = add.extra["defaultRowCommitVersion"] if second is None else second
+            if at not in dead:
+                assert key not in found
+                found[key] = (row_id, version)
+    assert len({row_id for row_id, _ in found.values()}) == len(found)
+    return found
+
+
+def test_a_compaction_keeps_ids_and_versions(lake: Lake) -> None:
+    since = lake.version
+    for number, kind in enumerate((*KINDS, "copied")):
+        lake.do(lake.ingest(rows(range(100 + 5 * number, 105 + 5 * number))))
+        before = in_files(lake)
+        lake.do(lake.compaction("Major", **KINDS[kind]))
+        assert in_files(lake) == before, kind
+    assert ids(lake) == before
+    check_log(lake, since)
+
+
+MEANWHILE: tuple[Callable[[Lake], None], ...] = (
+    lambda lake: lake.sql("DELETE FROM TABLE WHERE id IN (9, 18, 102)"),
+    lambda lake: lake.sql("UPDATE TABLE SET v = -1 WHERE id IN (8, 19, 101)"),
+    lambda lake: merge(lake, range(15, 20), range(40, 42)),
+    lambda lake: insert(lake, 50, 51),
+)
+
+
+@pytest.mark.parametrize("kind", ["copied", "sorted"])
+def test_other_writers_meanwhile(lake: Lake, kind: str) -> None:
+    since = lake.version
+    for number, act in enumerate(MEANWHILE):
+        for n in range(2):
+            lake.do(lake.ingest(rows(range(first := 100 + 10 * number + 5 * n, first + 5))))
+        held = lake.hold(lake.compaction("Major", **KINDS[kind]), Point.PUT_COMMIT)
+        act(lake)
+        before = in_files(lake)
+        held.succeed()
+        assert in_files(lake) == before, number
+    assert ids(lake) == before
+    check_log(lake, since)
+
+
+def test_row_tracking_is_enabled_or_disabled_meanwhile(lake: Lake) -> None:
+    for tracking in ("false", "true"):
+        lake.do(lake.ingest(rows(range(200, 205) if tracking == "true" else range(205, 210))))
+        held = lake.hold(lake.compaction("Major"), Point.PUT_COMMIT)
+        alter(lake, tracking=tracking)
+        before = in_files(lake)
+        held.succeed()
+        assert tracking == "false" or in_files(lake) == before
+    assert ids(lake) == before
