@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.jobs import quick_lake
 from support.lake.delta_log import SCHEMA_STRING
 from tandem.delta.actions import (
     Action,
@@ -190,3 +192,11 @@ def test_commits_say_that_ids_are_preserved_where_that_is_enabled(
     info = commit_info("WRITE", {}, now_ms=0, previous=previous, blind_append=True)
     expected = {"delta.rowTracking.preserved": "true"} if configuration == ENABLED else None
     assert info.body.get("tags") == expected
+
+
+def test_an_edit_has_no_ids_of_its_source(tmp_path: Path) -> None:
+    """Of a table from which the feature was dropped: Spark gives ids only to files without."""
+    lake = quick_lake.make(tmp_path, 1, properties={})
+    lake.log_again(extra={BASE_ID: 0, VERSION: 1})
+    lake.do(lake.update("k = 1", v="0"))
+    assert lake.first_add.extra == {}

@@ -449,9 +449,8 @@ class Performer:
 
     def _reconcile(self, _effect: Effect, _state: OperationState) -> Event:
         work = self.work
-        own = work.snapshot.protocol, work.snapshot.metadata
         protocol.check(
-            *(own if work.upgrade is None else work.table.rules(work.snapshot)),
+            *work.rules,
             self._kind.protocol_kind,
             resource=work.identity.display,
             asked=work.identity.asked,
