@@ -4,20 +4,30 @@ each end; in between, ids are read from the log and the files."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from support.lake.lake import DELETION_VECTORS, Lake, Lakes
+from support.jobs import quick_lake
+from support.jobs.quick_lake import QuickLake
+from support.lake.lake import DELETION_VECTORS, Lake, Lakes, reconciled
 from support.lake.rows import rows
 from tables.test_row_tracking import Ids, alter, check_log, ids, insert
 from tandem.delta import dv
+from tandem.delta.actions import DomainMetadata
+from tandem.delta.log.codec import encode_action
+from tandem.delta.log.snapshot import remove_of
+from tandem.delta.protocol import writer_features
 from tandem.operations.machine.events import Point
 
+COLUMNS = ("Id", "CommitVersion")
 KINDS: Mapping[str, Mapping[str, object]] = {
     "copied": {"minRowGroupRows": 0},
     "some copied": {"minRowGroupRows": 5},
@@ -60,7 +70,7 @@ def in_files(lake: Lake) -> Ids:
     snapshot = lake.log.snapshot()
     columns = [
         snapshot.configuration[f"delta.rowTracking.materializedRow{name}ColumnName"]
-        for name in ("Id", "CommitVersion")
+        for name in COLUMNS
     ]
     found: dict[int, tuple[int, int]] = {}
     for add in snapshot.adds():
@@ -121,3 +131,79 @@ def test_row_tracking_is_enabled_or_disabled_meanwhile(lake: Lake) -> None:
         held.succeed()
         assert tracking == "false" or in_files(lake) == before
     assert ids(lake) == before
+
+
+def quick(folder: Path, *, vectors: bool) -> QuickLake:
+    """A table that tracks rows, with three files; nothing of it is Spark's."""
+    lake = quick_lake.make(folder, 0, properties=DELETION_VECTORS if vectors else {})
+    snapshot = lake.log.snapshot()
+    columns = {f"delta.rowTracking.materializedRow{n}ColumnName": f"_{n}" for n in COLUMNS}
+    features = frozenset({"rowTracking", "domainMetadata"})
+    protocol = dataclasses.replace(
+        snapshot.protocol, min_writer=7,
+        writer_features=writer_features(snapshot.protocol) | features,
+    )  # fmt: skip
+    metadata = dataclasses.replace(
+        snapshot.metadata,
+        configuration={**snapshot.configuration, "delta.enableRowTracking": "true", **columns},
+    )
+    lake.log_raw(encode_action(protocol), encode_action(metadata))
+    for number in range(3):
+        lake.do(lake.ingest(rows(range(10 * number, 10 * number + 10))))
+    lake.first_version = lake.version
+    return lake
+
+
+def again(lake: QuickLake, **ids: int) -> None:
+    """All live files once more, as after ids were suspended, and a backfill."""
+    for add in lake.log.snapshot().adds():
+        other = {name: add.extra[name] + by for name, by in ids.items()}
+        changed = dataclasses.replace(add, extra={**add.extra, **other})
+        lake.log_raw(encode_action(changed))
+
+
+OTHERS: Mapping[str, Callable[[QuickLake], object]] = {
+    "nothing": lambda lake: lake.version,
+    "base ids": lambda lake: again(lake, baseRowId=100),
+    "versions": lambda lake: again(lake, defaultRowCommitVersion=-1),
+    "an ingest": lambda lake: lake.do(lake.ingest(rows(range(50, 60)))),
+    "a delete": lambda lake: lake.do(lake.delete("id IN (3, 12, 13)")),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_ids_that_change_meanwhile_are_planned_again(tmp_path: Path, what: str) -> None:
+    lake = quick(tmp_path, vectors=True)
+    held = lake.hold(lake.compaction("Major"), Point.PUT_COMMIT)
+    OTHERS[what](lake)
+    before = in_files(lake)
+    held.succeed()
+    assert in_files(lake) == before
+    assert len(before) == len(lake.by_tandem())
+
+
+def test_deleted_rows_are_edited_out_of_an_output(tmp_path: Path) -> None:
+    """Another writer, without deletion vectors, makes a file again, and keeps the ids of its rows
+    in columns."""
+    lake = quick(tmp_path, vectors=False)
+    held = lake.hold(lake.compaction("Major"), Point.PUT_COMMIT)
+    before = in_files(lake)
+    add = lake.first_add
+    table = pq.read_table(lake.path / add.path).slice(1)
+    keys = table["id"].to_pylist()
+    for at, name in enumerate(COLUMNS):
+        table = table.append_column(f"_{name}", pa.array([before[key][at] for key in keys]))
+    pq.write_table(table, lake.path / "again.parquet")
+    new = dataclasses.replace(
+        add, logged_path="again.parquet", size=(lake.path / "again.parquet").stat().st_size,
+        stats=json.dumps({"numRecords": len(table)}), tags={},
+        extra={"baseRowId": 1_000, "defaultRowCommitVersion": lake.version + 1},
+    )  # fmt: skip
+    mark = DomainMetadata("delta.rowTracking", json.dumps({"rowIdHighWaterMark": 2_000}), False)
+    gone = remove_of(add, deletion_ms=1, data_change=True)
+    lake.log_raw(encode_action(gone), encode_action(new), encode_action(mark))
+    assert in_files(lake) == {key: before[key] for key in before if key != min(before)}
+    before = in_files(lake)
+    status = held.succeed()
+    assert in_files(lake) == before
+    assert reconciled(status).edit_rounds
