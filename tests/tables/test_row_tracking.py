@@ -7,6 +7,7 @@ The jobs run without Spark, which is a writer and the judge.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -189,9 +190,10 @@ def test_what_would_lose_ids_is_refused(new: Made) -> None:
 def test_files_have_no_ids_while_they_are_suspended(new: Made) -> None:
     lake = new(rows(range(10)), feature="supported")
     lake.do(lake.ingest(rows(range(10, 20))))
+    held = lake.hold(lake.ingest(rows(range(20, 30))), Point.PUT_COMMIT)
     alter(lake, suspended="true")
     mark = lake.log.snapshot().domains
-    lake.do(lake.ingest(rows(range(20, 30))))
+    held.succeed()
     lake.do(lake.delete("k = 1"))
     assert {f.extra.get("baseRowId") for f in lake.log.snapshot().adds()} == {None}
     assert lake.log.snapshot().domains == mark
@@ -228,6 +230,41 @@ def test_a_file_without_ids_on_an_enabled_table_is_named(new: Made) -> None:
     before = ids(lake)
     lake.do(lake.delete("k = 1"))
     assert ids(lake) == {n: before[n] for n in before if n % 5 != 1}
+
+
+MAPPED = {
+    "by id": "TBLPROPERTIES ('delta.columnMapping.mode' = 'id', {})",
+    "by name, partitioned": "PARTITIONED BY (k) TBLPROPERTIES "
+    "('delta.columnMapping.mode' = 'name', 'delta.enableDeletionVectors' = 'true', {})",
+}
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("mapped", MAPPED)
+def test_mapped_columns_and_jobs_of_spark(
+    spark: SparkSession, tmp_path: Path, templates: Path, mapped: str
+) -> None:
+    lake = Lakes(spark, tmp_path, templates, spark_works=True).empty()
+    shutil.rmtree(lake.path)
+    properties = MAPPED[mapped].format(f"'{TRACKING}' = 'true'")
+    lake.delta_spark.sql(
+        f"CREATE TABLE {lake.sql_name} (id LONG, k LONG, v LONG) USING delta {properties}"
+    )
+    for n in range(3):
+        insert(lake, *range(10 * n, 10 * n + 10))
+    lake.sql("UPDATE TABLE SET v = 5 WHERE id IN (3, 14)")
+    lake.sql("OPTIMIZE TABLE")
+    sort = {"strategy": "Sort", "columns": ["v", "id"]}
+    ways: list[dict[str, object]] = [{}, {"minRowGroupRows": 0}, {"layout": sort}]
+    for number, more in enumerate(ways):
+        insert(lake, 40 + number)
+        lake.do(lake.ingest(rows(range(100 + 5 * number, 105 + 5 * number))))
+        before = ids(lake)
+        held = lake.hold(lake.compaction("Major", **more), Point.PUT_COMMIT)
+        lake.sql(f"DELETE FROM TABLE WHERE id = {number}")
+        held.succeed()
+        assert ids(lake) == {n: own for n, own in before.items() if n != number}
+    check_log(lake, 0)
 
 
 def test_two_writers_that_race_give_no_id_twice(new: Made) -> None:
