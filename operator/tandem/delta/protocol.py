@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import NamedTuple
 
 from tandem.delta.actions import Metadata, Protocol
 from tandem.delta.schema import (
@@ -585,24 +584,18 @@ def keeps_row_ids(protocol: Protocol, metadata: Metadata) -> bool:
     return supports_row_tracking(protocol) and _is_true(metadata, _TRACKING)
 
 
-class RowIdColumns(NamedTuple):
-    """Columns of data files, by physical name, that the schema does not have: what a row's id and
-    commit version were before it was moved there."""
-
-    row_id: str
-    version: str
-
-
-def row_id_columns(protocol: Protocol, metadata: Metadata) -> RowIdColumns | None:
-    """The columns of a table whose rows keep their ids; None if they do not, or if there are no
-    two such columns."""
+def row_id_columns(protocol: Protocol, metadata: Metadata) -> tuple[str, str] | None:
+    """The columns of data files, by physical name, that have the id and the commit version that a
+    row had before it was moved there; the schema does not have them. None if rows do not keep
+    them, or if there are no two such columns."""
     if not keeps_row_ids(protocol, metadata):
         return None
-    names = RowIdColumns(*(metadata.configuration.get(key, "") for key in _ROW_ID_COLUMNS))
+    row_id, version = (metadata.configuration.get(key, "") for key in _ROW_ID_COLUMNS)
     schema = parse(metadata.schema_string)
     others = {name.lower() for field in schema for name in (field.name, field.physical_name)}
-    lower = {name.lower() for name in names}
-    return names if all(names) and len(lower) == 2 and others.isdisjoint(lower) else None
+    found = {row_id.lower(), version.lower()}
+    usable = row_id and version and len(found) == 2 and others.isdisjoint(found)
+    return (row_id, version) if usable else None
 
 
 def enable_deletion_vectors(protocol: Protocol, metadata: Metadata) -> tuple[Protocol, Metadata]:
