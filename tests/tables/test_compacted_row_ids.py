@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -37,13 +37,22 @@ KINDS: Mapping[str, Mapping[str, object]] = {
 }
 
 
+@pytest.fixture
+def zstd(spark: SparkSession, delta_spark: SparkSession) -> Iterator[SparkSession]:
+    """Spark, as a writer of files whose row groups are copied."""
+    conf = delta_spark.conf
+    conf.set("spark.sql.parquet.compression.codec", "zstd")
+    yield spark
+    conf.unset("spark.sql.parquet.compression.codec")
+
+
 @pytest.fixture(params=[True, False], ids=["vectors", "no vectors"])
 def lake(
-    request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path, templates: Path
+    request: pytest.FixtureRequest, zstd: SparkSession, tmp_path: Path, templates: Path
 ) -> Lake:
     """Files with and without columns of row ids, some of whose values are NULL, and with deleted
     rows."""
-    lakes = Lakes(spark, tmp_path, templates, spark_works=False)
+    lakes = Lakes(zstd, tmp_path, templates, spark_works=False)
     lake = lakes.empty(properties=DELETION_VECTORS if request.param else {})
     template = templates / f"row-ids-{request.param}"
     if not template.exists():
@@ -88,6 +97,12 @@ def in_files(lake: Lake) -> Ids:
     return found
 
 
+def row_groups(lake: Lake) -> int:
+    """Of one of the files: more than one where they were copied."""
+    add = next(iter(lake.log.snapshot().adds()))
+    return int(pq.read_metadata(lake.path / add.path).num_row_groups)
+
+
 def test_a_compaction_keeps_ids_and_versions(lake: Lake) -> None:
     since = lake.version
     for number, kind in enumerate((*KINDS, "copied")):
@@ -95,6 +110,7 @@ def test_a_compaction_keeps_ids_and_versions(lake: Lake) -> None:
         before = in_files(lake)
         lake.do(lake.compaction("Major", **KINDS[kind]))
         assert in_files(lake) == before, kind
+        assert (row_groups(lake) > 1) == ("copied" in kind)
     assert ids(lake) == before
     check_log(lake, since)
 
@@ -131,6 +147,36 @@ def test_row_tracking_is_enabled_or_disabled_meanwhile(lake: Lake) -> None:
         held.succeed()
         assert tracking == "false" or in_files(lake) == before
     assert ids(lake) == before
+
+
+@pytest.mark.parametrize("mode", ["name", "id"])
+def test_partitions_and_mapped_columns(
+    zstd: SparkSession, tmp_path: Path, templates: Path, mode: str
+) -> None:
+    lake = Lakes(zstd, tmp_path, templates, spark_works=False).empty()
+    shutil.rmtree(lake.path)
+    lake.delta_spark.sql(
+        f"CREATE TABLE {lake.sql_name} "
+        "(id BIGINT, k BIGINT, v BIGINT, w STRUCT<x: DOUBLE, y: STRING>) "
+        f"USING delta {'PARTITIONED BY (k)' if mode == 'name' else ''} TBLPROPERTIES "
+        f"('delta.enableRowTracking' = 'true', 'delta.columnMapping.mode' = '{mode}')"
+    )
+    for number in range(3):
+        keys = range(10 * number, 10 * number + 10)
+        values = ", ".join(f"({n}, {n % 2}, 0, struct({n}.5, 's'))" for n in keys)
+        lake.sql(f"INSERT INTO TABLE VALUES {values}")
+    lake.delta_spark.sql(f"ALTER TABLE {lake.sql_name} RENAME COLUMN v TO u")
+    lake.sql("UPDATE TABLE SET u = 1 WHERE id IN (4, 5)")
+    before = ids(lake)
+    for kind in ("copied", "encoded"):
+        lake.do(lake.compaction("Major", **KINDS[kind]))
+        assert ids(lake) == before
+        # Spark's files have the column of the partitions, too, if columns are mapped.
+        assert (row_groups(lake) > 1) == (kind == "copied" and mode == "id")
+        lake.sql("DELETE FROM TABLE WHERE id IN (3, 24)")
+        before = {key: before[key] for key in before if key not in (3, 24)}
+        lake.sql("UPDATE TABLE SET u = 2 WHERE id IN (4, 5)")
+        before = {**before, **{key: ids(lake)[key] for key in (4, 5)}}
 
 
 def quick(folder: Path, *, vectors: bool) -> QuickLake:
