@@ -49,6 +49,7 @@ LOOK: Final = {
     Reason.DATA_FILE_MISSING: _MESSAGE + " names the file",
     Reason.UNSUPPORTED_FEATURE: "[Delta features](features.md)",
     Reason.DELETION_VECTORS_DISABLED: _TABLE,
+    Reason.ROW_TRACKING_INCOMPLETE: _TABLE,
     Reason.VERSION_NOT_FOUND: "`tandem history LOCATION`",
     Reason.NOT_MERGE_ON_READ: "`tandem scan LOCATION --base`",
     Reason.DUPLICATE_KEYS: _MESSAGE + " names some of the keys",

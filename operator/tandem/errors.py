@@ -48,6 +48,7 @@ class Reason(StrEnum):
     DATA_FILE_MISSING = "DataFileMissing"
     UNSUPPORTED_FEATURE = "UnsupportedFeature"
     DELETION_VECTORS_DISABLED = "DeletionVectorsDisabled"
+    ROW_TRACKING_INCOMPLETE = "RowTrackingIncomplete"
     VERSION_NOT_FOUND = "VersionNotFound"
     STORE_UNSUITABLE = "StoreUnsuitable"
     ACCESS_DENIED = "AccessDenied"
@@ -219,6 +220,12 @@ class UnsupportedFeature(TandemError):
 
 class DeletionVectorsDisabled(TandemError):
     reason = Reason.DELETION_VECTORS_DISABLED
+
+
+class RowTrackingIncomplete(TandemError):
+    """Row tracking is enabled, and a file has no row ids."""
+
+    reason = Reason.ROW_TRACKING_INCOMPLETE
 
 
 class VersionNotFound(TandemError):

@@ -85,6 +85,8 @@ MEANING: Final[Mapping[Reason, str]] = {
     "support, or must not touch.",
     Reason.DELETION_VECTORS_DISABLED: "The table has deletion vectors off, and its LakeTable "
     "allows nothing else (`vectors: Only`).",
+    Reason.ROW_TRACKING_INCOMPLETE: "Row tracking is enabled, but files of the table have no row "
+    "ids.",
     Reason.VERSION_NOT_FOUND: "The version is not, or no longer, in the log.",
     Reason.STORE_UNSUITABLE: "The store does not support conditional puts (create if absent).",
     Reason.ACCESS_DENIED: "The store refuses access.",
@@ -167,6 +169,8 @@ REMEDY: Final[Mapping[Reason, str]] = {
     Reason.UNSUPPORTED_FEATURE: "Do what the message says, " + _AGAIN + ".",
     Reason.DELETION_VECTORS_DISABLED: "Set `spec.enableDeletionVectors` of the LakeTable, or "
     "`spec.vectors: Auto`, " + _AGAIN + ".",
+    Reason.ROW_TRACKING_INCOMPLETE: "Have Spark assign the ids (`ALTER TABLE … SET TBLPROPERTIES "
+    "('delta.enableRowTracking' = 'false')`, then `'true'`), " + _AGAIN + ".",
     Reason.VERSION_NOT_FOUND: "Name a version that the log still has: `tandem history`.",
     Reason.NOT_MERGE_ON_READ: "Use an operation for tables without a log.",
     Reason.DUPLICATE_KEYS: "Keep one row of each key in the source, or rows whose values of the "
@@ -246,6 +250,7 @@ HERE: Final[Mapping[Reason, str]] = {
     Reason.DATA_FILE_MISSING: _RESTORE,
     Reason.UNSUPPORTED_FEATURE: _FIXED,
     Reason.DELETION_VECTORS_DISABLED: _AFTER_THAT,
+    Reason.ROW_TRACKING_INCOMPLETE: _AFTER_THAT,
     Reason.CONFLICT: "To start with the latest version, `{again}`; for a TableUpdate, a higher "
     "`conflict.maxAttempts` allows more rounds.",
     Reason.JOB_FAILED: "Read the log that the message names, then `{again}`.",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ from hypothesis import strategies as st
 
 from cli.invoke import Tandem
 from support.foreign.tables import column, write
+from support.jobs import quick_lake
 from tandem.cli.commands.arguments import names_in
 from tandem.cli.direct import app
 from tandem.cli.direct.resources import DirectOperation, assignments, source
+from tandem.delta.log.codec import encode_action
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import InvalidSpec
 from tandem.spec import KINDS, load_text
@@ -153,6 +156,27 @@ def test_an_upgrade_that_would_list_what_rules_the_statement_out_is_refused(
     assert refused.exit_code == 1
     assert "UnsupportedFeature" in refused.stdout
     assert (DeltaTable(lake).version(), DeltaTable(lake).protocol()) == (version, before)
+
+
+def test_a_delete_that_keeps_row_ids_may_enable_the_deletion_vectors_that_it_needs(
+    tandem: Tandem, tmp_path: Path
+) -> None:
+    lake = quick_lake.make(tmp_path, 1, properties={})
+    features = ["appendOnly", "invariants", "domainMetadata", "rowTracking"]
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": features}
+    metadata = lake.log.snapshot().metadata
+    names = {
+        f"delta.rowTracking.materializedRow{n}ColumnName": f"_{n}" for n in ("Id", "CommitVersion")
+    }
+    tracked = replace(metadata, configuration={"delta.enableRowTracking": "true", **names})
+    lake.log_raw({"protocol": protocol}, encode_action(tracked))
+    lake.log_again(extra={"baseRowId": 0, "defaultRowCommitVersion": 1})
+    typed = ("delete", lake.path, "--where", "k = 1")
+    refused = tandem(*typed)
+    assert "only on a table with deletion vectors" in " ".join(refused.stdout.split())
+    done(tandem, *typed, "--enable-deletion-vectors")
+    assert lake.first_add.extra == {"baseRowId": 0, "defaultRowCommitVersion": 1}
+    assert lake.log.snapshot().num_files == 1
 
 
 @pytest.mark.parametrize("words", [("delete",), ("update", "--set", "n=0")])
@@ -431,7 +455,7 @@ def test_a_table_that_is_refused_is_so_by_the_command_that_was_typed(
     tandem: Tandem, lake: Path
 ) -> None:
     log = lake / "_delta_log" / f"{4:020}.json"
-    features = ["appendOnly", "domainMetadata", "rowTracking"]
+    features = ["appendOnly", "domainMetadata", "fromTheFuture"]
     protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": features}
     log.write_text(json.dumps({"protocol": protocol}) + "\n")
     for words in (("delete", "--where", "id = 1"), ("compact",), ("zorder", "n")):
@@ -439,7 +463,7 @@ def test_a_table_that_is_refused_is_so_by_the_command_that_was_typed(
         refused = tandem(command, lake, *rest)
         assert refused.exit_code == 1
         shown = " ".join(refused.stdout.split())
-        assert f"UnsupportedFeature: {command} is refused because of rowTracking: " in shown
+        assert f"UnsupportedFeature: {command} is refused because of fromTheFuture: " in shown
         assert shown.endswith("Once that is fixed, run the command again.")
     assert DeltaTable(lake).version() == 4, "nothing was committed"
 

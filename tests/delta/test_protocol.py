@@ -23,6 +23,7 @@ from tandem.delta.protocol import (
     features_used,
     for_new_table,
     refusals,
+    row_id_columns,
     supports_deletion_vectors,
     writer_features,
     writes_deletion_vectors,
@@ -107,7 +108,7 @@ IN_USE: dict[str, tuple[dict[str, Any], set[OperationKind]]] = {
     "typeWidening": ({"field": {"delta.typeChanges": []}}, set()),
     "typeWidening-preview": ({"field": {"delta.typeChanges": []}}, set()),
     "checkpointProtection": ({}, set()),
-    "rowTracking": ({}, WRITES),
+    "rowTracking": (on("enableRowTracking"), {C, U, D, M, P}),
     "variantType": ({"type_": "variant"}, ALL),
     "variantType-preview": ({"type_": "variant"}, ALL),
     "variantShredding": ({"type_": "variant"}, ALL),
@@ -147,13 +148,30 @@ def test_feature_that_nothing_uses_does_not_count(name: str) -> None:
     assert features_in_use(_named(name), _metadata()) == ()
 
 
-def test_row_tracking_ends_only_with_suspension() -> None:
-    """A writer's duties begin when the feature is supported, whatever delta.enableRowTracking."""
-    assert (
-        _refused(_named("rowTracking"), _metadata({"delta.enableRowTracking": "false"})) == WRITES
-    )
-    suspended = _metadata({"delta.rowTrackingSuspended": "true"})
-    assert _refused(_named("rowTracking"), suspended) == set()
+def test_rows_that_keep_their_ids_rule_out_what_would_lose_them() -> None:
+    names = {
+        "delta.rowTracking.materializedRowIdColumnName": "_id",
+        "delta.rowTracking.materializedRowCommitVersionColumnName": "_version",
+    }
+    tracked = {"delta.enableRowTracking": "TRUE", **names}
+    features = frozenset({"rowTracking", "deletionVectors"})
+    both = Protocol(3, 7, features - {"rowTracking"}, features)
+    assert _refused(_named("rowTracking"), _metadata(tracked)) == {U, D, M, P}
+    vectors = {**tracked, "delta.enableDeletionVectors": "true"}
+    assert _refused(both, _metadata(vectors)) == {U, M, P}
+    assert row_id_columns(both, _metadata(vectors)) == ("_id", "_version")
+    for wrong in ("ID", "_VERSION", ""):
+        clash = {**vectors, "delta.rowTracking.materializedRowIdColumnName": wrong}
+        assert _refused(both, _metadata(clash)) == {C, U, M, P}
+    suspended = {**vectors, "delta.rowTrackingSuspended": "true"}
+    assert _refused(both, _metadata(suspended)) == WRITES | OF_LOG
+    assert _refused(both, _metadata(suspended | {"delta.enableRowTracking": "false"})) == set()
+    assert _refused(both, _metadata({**names, "delta.enableRowTracking": "false"})) == set()
+    # Without the feature the property means nothing; an upgrade would give it a meaning.
+    for protocol in (Protocol(1, 2), Protocol(1, 7), Protocol(3, 7)):
+        assert _refused(protocol, _metadata(vectors)) == set()
+        with pytest.raises(UnsupportedFeature, match="files have no row ids yet"):
+            check_vectors(protocol, _metadata(tracked))
 
 
 def test_unknown_features_are_refused_by_name() -> None:

@@ -13,7 +13,7 @@ from mutants.model import Check, Mutant
 FOLDER = Path(__file__).parent
 FILES = (
     *("rules", "replaces", "serving", "engine", "edits", "batches", "blocks", "automatic"),
-    *("assignment", "index", "spread", "in_process", "children", "controllers"),
+    *("assignment", "index", "spread", "in_process", "children", "controllers", "row_ids"),
 )
 """In the order of the page."""
 

@@ -49,6 +49,12 @@ def struct(*columns: Any) -> Any:
 
 
 A, B = column("a"), column("b")
+TRACKED = {
+    **ON,
+    "delta.enableRowTracking": "true",
+    "delta.rowTracking.materializedRowIdColumnName": "_id",
+    "delta.rowTracking.materializedRowCommitVersionColumnName": "_version",
+}
 WITH_MAPPING = {**ON, **MAPPING}
 CASES: tuple[tuple[TableChange, TableState, TableState], ...] = (
     (TableChange.OTHER_TABLE, state(), state(table="u")),
@@ -104,6 +110,11 @@ CASES: tuple[tuple[TableChange, TableState, TableState], ...] = (
         TableChange.TYPE_WIDENED,
         state(column("a", {"type": "array", "elementType": "integer", "containsNull": True})),
         state(column("a", {"type": "array", "elementType": "long", "containsNull": True})),
+    ),
+    (
+        TableChange.ROW_IDS,
+        state(configuration=TRACKED, features=VECTORS | {"rowTracking"}),
+        state(features=VECTORS | {"rowTracking"}),
     ),
     (
         TableChange.CONSTRAINTS,
@@ -184,7 +195,10 @@ def test_the_rules_are_those_of_the_design(change: TableChange) -> None:
         assert rewrite is statement is Response.VECTORS
         return
     assert (rewrite is Response.CONFLICT) == (change in CONFLICTS_WITH_A_REWRITE)
-    assert rewrite in (Response.CONFLICT, Response.SURVIVE)
+    if change is TableChange.ROW_IDS:
+        assert rewrite is Response.VALIDATE
+    else:
+        assert rewrite in (Response.CONFLICT, Response.SURVIVE)
     if change is TableChange.PROPERTIES:
         assert statement is Response.SURVIVE
     else:

@@ -89,6 +89,7 @@ class Checker:
 
     def __post_init__(self) -> None:
         self.evidence = edit_invariants.Reader(self.world)
+        self.invariants.tracked = self.world.tracked
 
     @property
     def version(self) -> int:

@@ -105,6 +105,8 @@ class Invariants:
     first_seen: dict[str, int] = field(default_factory=dict)
     numbers: set[int] = field(default_factory=set)
     high_water: int = -1
+    tracked: bool = False
+    mark: int = -1  # of row ids
     checked: Counter[str] = field(default_factory=Counter)
 
     def check(self, seen: Seen, before: Counter[Row], after: Counter[Row]) -> None:
@@ -119,6 +121,7 @@ class Invariants:
         for txn in seen.all("txn"):
             if txn["appId"] == HIGH_WATER_APP:
                 self.high_water = max(self.high_water, txn["version"])
+        self.mark = max([self.mark, *_marks(seen)])
 
     def _broken(
         self, seen: Seen, before: Counter[Row], after: Counter[Row]
@@ -130,6 +133,8 @@ class Invariants:
         yield "I-20", i_20_files_without_a_row(seen)
         yield "R-2", r_2_vectors_where_they_are_off(seen)
         yield "I-23", i_23_window_begins_later(seen)
+        if self.tracked:
+            yield "R-12", self.r_12_wrong_row_ids(seen)
         if seen.mode is Mode.REWRITE:
             yield "I-2", i_2_rows_changed(seen, before, after)
             yield "I-7", self.i_7_inputs_younger_than_the_plan(seen)
@@ -155,6 +160,22 @@ class Invariants:
             if _sequence(add) <= newest:
                 wrong.append(f"{path} at {_sequence(add)}, not after {newest}")
         return wrong
+
+    def r_12_wrong_row_ids(self, seen: Seen) -> object:
+        """New files have ids above the mark, which rises to the last of them; others keep theirs,
+        also where they are removed."""
+        ids = {path: _row_ids(add) for path, add in seen.live.items()}
+        wrong = [
+            path
+            for path, found in (*seen.adds.items(), *seen.removes.items())
+            if path in ids and _row_ids(found) != ids[path]
+        ]
+        next_id = self.mark + 1
+        for path, add in sorted(seen.new.items(), key=lambda item: item[1].get("baseRowId", -1)):
+            if _row_ids(add) != (next_id, seen.version):
+                wrong.append(path)
+            next_id += seen.rows_of(path)
+        return wrong or ([] if _marks(seen) == [next_id - 1][: next_id > self.mark + 1] else "mark")
 
     def i_7_inputs_younger_than_the_plan(self, seen: Seen) -> object:
         read = seen.ours["readVersion"]
@@ -285,6 +306,15 @@ def check_start(
 
 
 # --- Small things -------------------------------------------------------------------------------
+
+
+def _row_ids(action: Json) -> tuple[Any, Any]:
+    return action.get("baseRowId"), action.get("defaultRowCommitVersion")
+
+
+def _marks(seen: Seen) -> list[int]:
+    found = [each for each in seen.all("domainMetadata") if each["domain"] == "delta.rowTracking"]
+    return [json.loads(each["configuration"])["rowIdHighWaterMark"] for each in found]
 
 
 def _vector_id(action: Json) -> str:

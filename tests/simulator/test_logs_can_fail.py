@@ -215,6 +215,30 @@ BROKEN: list[tuple[str, Seen, Evidence]] = [
 ]
 
 
+def test_R12_wrong_row_ids_are_found() -> None:
+    def ids(action: Json, base: int, version: int) -> Json:
+        return {**action, "baseRowId": base, "defaultRowCommitVersion": version}
+
+    def seen(*adds: Json, gone: Json, mark: int) -> Seen:
+        body = {"domain": "delta.rowTracking", "configuration": f'{{"rowIdHighWaterMark":{mark}}}'}
+        actions: list[Json] = [{"add": each} for each in adds]
+        actions += [{"remove": gone}, *([{"domainMetadata": body}] if mark > 6 else [])]
+        return Seen(8, actions, {"a": ids(add("a"), 0, 3)})
+
+    def wrong(found: Seen) -> object:
+        return Invariants(tracked=True, mark=6).r_12_wrong_row_ids(found)
+
+    gone, again = ids(remove("a"), 0, 3), ids(add("a", dead=1), 0, 3)
+    new = [ids(add("b", 3), 7, 8), ids(add("c", 1), 10, 8)]
+    assert not wrong(seen(*new, gone=gone, mark=10))
+    assert not wrong(seen(again, gone=gone, mark=6))
+    for adds in (ids(add("b", 3), 6, 8), ids(add("b", 3), 7, 7), ids(again, 7, 8), add("b", 3)):
+        assert wrong(seen(adds, gone=gone, mark=9))
+    assert wrong(seen(again, gone=remove("a"), mark=6))
+    assert wrong(seen(*new, gone=gone, mark=9)) == "mark"
+    assert wrong(seen(*new, gone=gone, mark=6)) == "mark"
+
+
 @pytest.mark.parametrize(("seen", "found"), KEPT)
 def test_correct_edits_pass(seen: Seen, found: Evidence) -> None:
     assert [name for name, problem in broken(seen, found) if problem] == []

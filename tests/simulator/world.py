@@ -9,6 +9,7 @@ import json
 import random
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -21,7 +22,7 @@ from simulator.merge_log import SimulatedLog
 from simulator.small_rounds import SimulatedRounds
 from support.lake.memory_store import MemoryStore
 from tandem.delta import dv
-from tandem.delta.actions import AddFile, CommitInfo, Metadata, Protocol
+from tandem.delta.actions import AddFile, CommitInfo, DomainMetadata, Metadata, Protocol
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.protocol import writes_deletion_vectors
 from tandem.jobs.port import Jobs
@@ -79,6 +80,7 @@ class Vectors(StrEnum):
     SWITCHED = "switched"
 
 
+ROW_IDS, MARK = "delta.rowTracking", "rowIdHighWaterMark"
 VECTORS_ON = {"delta.enableDeletionVectors": "true"}
 
 
@@ -247,13 +249,33 @@ class World:
         }
         if blind is not None:
             info["isBlindAppend"] = blind
-        self.log.put_commit(version, [CommitInfo(info), *actions], token=f"foreign-{version}")
+        found = [CommitInfo(info), *self._with_row_ids(version, actions)]
+        self.log.put_commit(version, found, token=f"foreign-{version}")
         return version
+
+    @property
+    def tracked(self) -> bool:
+        """Whether the table supports row tracking; of those with features, every other one."""
+        return self.vectors is not Vectors.OFF and self.seed % 2 == 0
+
+    def _with_row_ids(self, version: int, actions: list[Any]) -> Iterator[Any]:
+        """As Spark assigns them: files that bring their ids with them keep them."""
+        before = self.log.snapshot().domains.get(ROW_IDS) if self.tracked else None
+        first = mark = -1 if before is None else json.loads(before.configuration)[MARK]
+        for action in actions:
+            if self.tracked and isinstance(action, AddFile) and "baseRowId" not in action.extra:
+                ids = {"baseRowId": mark + 1, "defaultRowCommitVersion": version}
+                mark += json.loads(action.stats or "")["numRecords"]
+                action = replace(action, extra={**action.extra, **ids})
+            yield action
+        if mark > first:
+            yield DomainMetadata(ROW_IDS, json.dumps({MARK: mark}), removed=False)
 
     def _create(self) -> None:
         features = frozenset({"deletionVectors"})
+        of_writers = features | ({"rowTracking", "domainMetadata"} if self.tracked else set())
         has = self.vectors is not Vectors.OFF
-        protocol = Protocol(3, 7, features, features) if has else Protocol(1, 2)
+        protocol = Protocol(3, 7, features, of_writers) if has else Protocol(1, 2)
         is_on = has and (self.vectors is Vectors.ON or self.rng.random() < 0.5)
         configuration = VECTORS_ON if is_on else {}
         by = ("k",) if self.partitioned else ()

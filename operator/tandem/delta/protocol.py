@@ -112,12 +112,6 @@ def _maps_columns(metadata: Metadata, _: StructType) -> bool:
     return column_mapping_mode(metadata.configuration) != "none"
 
 
-def _tracks_rows(metadata: Metadata, _: StructType) -> bool:
-    # By the protocol the writer's duties begin when the feature is *supported*; the property
-    # delta.enableRowTracking adds only the reader's. Suspension is what ends them.
-    return metadata.configuration.get("delta.rowTrackingSuspended", "").lower() != "true"
-
-
 def _partitioned(metadata: Metadata, _: StructType) -> bool:
     return bool(metadata.partition_columns)
 
@@ -178,8 +172,10 @@ _TABLE = (
             "older files are read with the type that the table has now"),
     Feature("checkpointProtection", _always, _NOTHING,
             "commits are unaffected; other engines clean up the log of such tables"),
-    Feature("rowTracking", _tracks_rows, _WRITES,
-            "every new or recommitted file needs row ids, which we do not generate"),
+    Feature("rowTracking", _property("delta.enableRowTracking"),
+            frozenset({OperationKind.UPDATE, OperationKind.MERGE, OperationKind.REPLACE}),
+            "rows keep their ids in ingests, in compactions, and in deletes and drops by deletion "
+            "vectors only; if it is supported and not enabled, files get ids and all is possible"),
     Feature("variantType", _type("variant"), _ALL, "variant columns have no Arrow form here"),
     Feature("variantType-preview", _type("variant"), _ALL,
             "variant columns have no Arrow form here"),
@@ -229,7 +225,7 @@ _REQUIRED: Mapping[str, InUse] = {
         for name in (
             *("appendOnly", "checkConstraints", "changeDataFeed"),
             *("generatedColumns", "identityColumns", "columnMapping", "timestampNtz"),
-            *("inCommitTimestamp", "variantType", "geospatial", "icebergCompatV1"),
+            *("inCommitTimestamp", "variantType", "geospatial", "icebergCompatV1", "rowTracking"),
             *("icebergCompatV2", "icebergCompatV3", "icebergWriterCompatV1"),
             *("icebergWriterCompatV3", "coordinatedCommits-preview"),
             *("redirectReaderWriter-preview", "redirectWriterOnly-preview"),
@@ -239,7 +235,6 @@ _REQUIRED: Mapping[str, InUse] = {
     "deletionVectors": _property("delta.enableDeletionVectors"),
     "v2Checkpoint": _property("delta.checkpointPolicy", "v2"),
     "typeWidening": _property("delta.enableTypeWidening"),
-    "rowTracking": _property("delta.enableRowTracking"),
     "variantShredding": _property("delta.enableVariantShredding"),
     "materializePartitionColumns": _property("delta.enableMaterializePartitionColumnsFeature"),
 }
@@ -362,6 +357,8 @@ def _not_to_upgrade(
 ) -> Iterator[tuple[str, str]]:
     """What has no certain meaning once features are listed: Spark reads it on a table that lists
     features only, or takes it out when it upgrades the table."""
+    if _is_true(metadata, _TRACKING) and "rowTracking" not in protocol.writer_features:
+        yield "rowTracking", f"{_TRACKING} is true, but files have no row ids yet"
     if protocol.min_writer >= _NEWEST_WRITER:
         return
     known = writer_features(protocol)
@@ -417,6 +414,18 @@ def refusals(
             yield name, _UNKNOWN
         elif kind in feature.refused and feature.in_use(metadata, schema):
             yield name, feature.why + (_constraints(metadata) if name == "checkConstraints" else "")
+    if not reads and keeps_row_ids(protocol, metadata):
+        yield from (("rowTracking", why) for why in _loses_row_ids(protocol, metadata, kind))
+
+
+def _loses_row_ids(protocol: Protocol, metadata: Metadata, kind: OperationKind) -> Iterator[str]:
+    """What rules out an operation that keeps the ids of rows otherwise."""
+    if _is_true(metadata, _SUSPENDED):
+        yield f"it is both enabled and suspended; set {_SUSPENDED} or {_TRACKING} to false"
+    if kind is OperationKind.DELETE and not writes_deletion_vectors(protocol, metadata):
+        yield "a delete keeps the ids of rows only on a table with deletion vectors"
+    if kind is OperationKind.COMPACTION and row_id_columns(protocol, metadata) is None:
+        yield f"{' and '.join(_ROW_ID_COLUMNS)} do not name two columns that the schema lacks"
 
 
 def _constraints(metadata: Metadata) -> str:
@@ -546,6 +555,47 @@ def writes_deletion_vectors(protocol: Protocol, metadata: Metadata) -> bool:
     """Whether writers are to use them: supported, and `delta.enableDeletionVectors` is true."""
     enabled = asks_for_deletion_vectors(metadata.configuration)
     return enabled and supports_deletion_vectors(protocol)
+
+
+_TRACKING = "delta.enableRowTracking"
+_SUSPENDED = "delta.rowTrackingSuspended"
+_ROW_ID_COLUMNS = (
+    "delta.rowTracking.materializedRowIdColumnName",
+    "delta.rowTracking.materializedRowCommitVersionColumnName",
+)
+
+
+def _is_true(metadata: Metadata, name: str) -> bool:
+    return metadata.configuration.get(name, "").lower() == "true"
+
+
+def supports_row_tracking(protocol: Protocol) -> bool:
+    """Whether files have row ids, unless that is suspended."""
+    return "rowTracking" in writer_features(protocol)
+
+
+def suspends_row_ids(protocol: Protocol, metadata: Metadata) -> bool:
+    """Whether files get no row ids, although the table supports them."""
+    return supports_row_tracking(protocol) and _is_true(metadata, _SUSPENDED)
+
+
+def keeps_row_ids(protocol: Protocol, metadata: Metadata) -> bool:
+    """Whether row tracking is enabled: rows keep their ids and versions when they are moved."""
+    return supports_row_tracking(protocol) and _is_true(metadata, _TRACKING)
+
+
+def row_id_columns(protocol: Protocol, metadata: Metadata) -> tuple[str, str] | None:
+    """The columns of data files, by physical name, that have the id and the commit version that a
+    row had before it was moved there; the schema does not have them. None if rows do not keep
+    them, or if there are no two such columns."""
+    if not keeps_row_ids(protocol, metadata):
+        return None
+    row_id, version = (metadata.configuration.get(key, "") for key in _ROW_ID_COLUMNS)
+    schema = parse(metadata.schema_string)
+    others = {name.lower() for field in schema for name in (field.name, field.physical_name)}
+    found = {row_id.lower(), version.lower()}
+    usable = row_id and version and len(found) == 2 and others.isdisjoint(found)
+    return (row_id, version) if usable else None
 
 
 def enable_deletion_vectors(protocol: Protocol, metadata: Metadata) -> tuple[Protocol, Metadata]:

@@ -70,12 +70,17 @@ def _without_unset(content: dict[str, Any], *names: str) -> dict[str, Any]:
     return {key: value for key, value in content.items() if key not in names or value is not None}
 
 
+_ORIGIN: Final = ("base_row_id", "baseRowId", "row_commit_version", "rowCommitVersion")
+
+
 class InputFile(Format):
     """A data file as it was read at the plan's read version.
 
     `logged_path` is what the log says; `rows` counts physical rows (deleted ones too);
     `size` in bytes; `dv` is the Base64 of the portable 64-bit roaring bitmap (magic not
     included) of rows deleted at the read version, "" for none; `partition_values` as logged.
+    `base_row_id` and `row_commit_version` are what the log says of its rows' ids and versions, for
+    a table that tracks rows; else they are not written down: earlier drivers know no such fields.
     """
 
     logged_path: str
@@ -83,6 +88,12 @@ class InputFile(Format):
     rows: int
     dv: str = ""
     partition_values: dict[str, str | None] = Field(default_factory=dict)
+    base_row_id: int | None = None
+    row_commit_version: int | None = None
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without_unset(written(self), *_ORIGIN)
 
 
 class SideFileRef(Format):
@@ -109,8 +120,9 @@ class JobTable(Format):
     `storage_options` hold nothing secret (credentials come from the environment);
     `allowed_prefixes` bound absolute paths. `bloom_filters` are the columns of which new files get
     filters, by logical names as the schema spells them, and the share of absent values that a
-    filter takes for present; they are not written down if there are none: earlier drivers know no
-    such field.
+    filter takes for present. `row_ids` are the columns in which new files keep the ids and versions
+    of rows that they move, if rows are moved and the table tracks them. Neither is written down if
+    there is none: earlier drivers know no such field.
     """
 
     location: str
@@ -122,10 +134,11 @@ class JobTable(Format):
     storage_options: dict[str, str] = Field(default_factory=dict)
     allowed_prefixes: tuple[str, ...] = ()
     bloom_filters: dict[str, float] = Field(default_factory=dict)
+    row_ids: tuple[str, str] | None = None
 
     @model_serializer(mode="wrap")
     def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        content: dict[str, Any] = written(self)
+        content = _without_unset(written(self), "row_ids", "rowIds")
         if not self.bloom_filters:
             del content["bloomFilters" if "bloomFilters" in content else "bloom_filters"]
         return content

@@ -412,6 +412,14 @@ class Work:
         get them."""
         return self.table.vectors_only and self.upgrade is None
 
+    @property
+    def rules(self) -> tuple[TableProtocol, Metadata]:
+        """The protocol and metadata that a commit on the version last read has to follow: those
+        that `upgrade` will make of it, if that is to come."""
+        if self.upgrade is not None:
+            return self.table.rules(self.snapshot)
+        return self.snapshot.protocol, self.snapshot.metadata
+
     def forget_attempt(self) -> None:
         """Drop everything that belongs to the last attempt, since another one begins."""
         self._edits, self.edit_attempts = None, Attempts()

@@ -24,6 +24,7 @@ from tandem.delta.actions import AddFile, Commit, DeletionVector, Metadata, Prot
 from tandem.delta.protocol import (
     OperationKind,
     refusals,
+    row_id_columns,
     supports_deletion_vectors,
     writes_deletion_vectors,
 )
@@ -301,6 +302,8 @@ def differences(read: TableState, latest: TableState, kind: OperationKind) -> It
         supports_deletion_vectors(latest.protocol) and writes_deletion_vectors(latest.protocol, new)
     ):
         yield TableChange.VECTORS_OFF
+    if row_id_columns(read.protocol, old) != row_id_columns(latest.protocol, new):
+        yield TableChange.ROW_IDS
     modes = column_mapping_mode(old.configuration), column_mapping_mode(new.configuration)
     if modes[0] != modes[1] and modes != ("none", "name"):
         yield TableChange.MAPPING_MODE

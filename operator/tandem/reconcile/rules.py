@@ -222,6 +222,7 @@ class TableChange(StrEnum):
     TYPE_CHANGED = "a column has another type"
     NULLABLE_CHANGED = "a column's nullability changed"
     FIELD_METADATA = "a column's metadata changed"
+    ROW_IDS = "row tracking was enabled or disabled"
     CONSTRAINTS = "its constraints changed"  # `delta.appendOnly` is one of them
     PROPERTIES = "its properties changed"
 
@@ -229,7 +230,7 @@ class TableChange(StrEnum):
 class Response(StrEnum):
     SURVIVE = "go on"
     VECTORS = "conflict where deletion vectors are needed, else go on"
-    VALIDATE = "validate the statement again, then execute it again"
+    VALIDATE = "plan and validate the operation again, then execute it again"
     CONFLICT = "conflict"
 
 
@@ -262,6 +263,7 @@ TABLE_CHANGES: Mapping[TableChange, TableRule] = {
     # The rows are the same, whichever writer checked them; readers accept nulls either way.
     TableChange.NULLABLE_CHANGED: TableRule(Response.SURVIVE, Response.VALIDATE),
     TableChange.FIELD_METADATA: TableRule(Response.SURVIVE, Response.VALIDATE),
+    TableChange.ROW_IDS: TableRule(Response.VALIDATE, Response.VALIDATE),
     TableChange.CONSTRAINTS: TableRule(Response.SURVIVE, Response.VALIDATE),
     TableChange.PROPERTIES: TableRule(Response.SURVIVE, Response.SURVIVE),
 }

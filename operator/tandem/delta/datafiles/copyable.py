@@ -30,8 +30,8 @@ from tandem.delta.schema import Field, StructType, to_arrow_field
 # length of a type that has but one, and how a decimal is stored. No I/O.
 
 
-_TYPE, _LENGTH, _REPETITION, _NAME, _CHILDREN, _CONVERTED, _SCALE, _PRECISION, _ID, _LOGICAL = (
-    range(1, 11)
+_TYPE, _LENGTH, _REPETITION, _NAME, CHILDREN, _CONVERTED, _SCALE, _PRECISION, _ID, _LOGICAL = range(
+    1, 11
 )
 _REQUIRED: Final = b"\x00"
 _OPTIONAL: Final = b"\x02"
@@ -101,14 +101,26 @@ def table_of(footer: FileFooter, table: TableFormat) -> TableFormat | None:
     by_name = {field.physical_name: field for field in table.data_schema}
     found: list[Field] = []
     try:
-        for at, _ in _columns(footer.schema):
-            name = _element(footer.schema[at])[_NAME]
-            length, start = thrift.varint(name, 0)
-            found.append(by_name.pop(name[start : start + length].decode()))
+        found += [by_name.pop(name) for name, _ in columns_of(footer.schema)]
     except (KeyError, IndexError, ValueError):
         return None
     partitions = [table.schema[name] for name in table.partition_columns]
     return replace(table, schema=StructType((*found, *partitions)))
+
+
+def columns_of(schema: Sequence[bytes]) -> Iterator[tuple[str, Sequence[bytes]]]:
+    """The name and the elements of each top-level column. Raises: ValueError, IndexError,
+    KeyError."""
+    for start, end in _columns(schema):
+        name = _element(schema[start])[_NAME]
+        length, at = thrift.varint(name, 0)
+        yield name[at : at + length].decode(), schema[start:end]
+
+
+def is_leaf(element: bytes) -> bool:
+    """Whether an element of a schema is a Parquet column."""
+    children = _element(element).get(CHILDREN)
+    return children is None or thrift.integer(children, 0)[0] == 0
 
 
 def _columns(schema: Sequence[bytes]) -> Iterator[tuple[int, int]]:
@@ -117,7 +129,7 @@ def _columns(schema: Sequence[bytes]) -> Iterator[tuple[int, int]]:
     while at < len(schema):
         start, left = at, 1
         while left > 0:
-            children = _element(schema[at]).get(_CHILDREN)
+            children = _element(schema[at]).get(CHILDREN)
             left += (0 if children is None else thrift.integer(children, 0)[0]) - 1
             at += 1
         yield start, at
@@ -177,7 +189,7 @@ def _stored(data: bytes) -> tuple[bytes | None, ...]:
     """What decides how values of an element are encoded."""
     element = _element(data)
     length = element.get(_LENGTH) if element.get(_TYPE) == _FIXED else None
-    return element.get(_TYPE), length, element.get(_REPETITION), element.get(_CHILDREN)
+    return element.get(_TYPE), length, element.get(_REPETITION), element.get(CHILDREN)
 
 
 def fits(
@@ -203,7 +215,7 @@ def _loose(
         repeated = _REPEATED if element.get(_REPETITION) == _REPEATED else _OPTIONAL
         same = (
             name,
-            element.get(_CHILDREN),
+            element.get(CHILDREN),
             repeated,
             element.get(_ID) if ids else None,
         )
@@ -229,7 +241,7 @@ def _spelled(schema: Sequence[Element]) -> list[bytes | None]:
         name = element.get(_NAME)
         is_ours = part and name in _SPELLINGS.get(part, (name,))
         found.append(part if is_ours else name)
-        count = thrift.integer(element[_CHILDREN], 0)[0] if _CHILDREN in element else 0
+        count = thrift.integer(element[CHILDREN], 0)[0] if CHILDREN in element else 0
         meaning = _meaning(element)
         if part == _LIST and count == 1:
             coming.append(_ELEMENT)
@@ -378,7 +390,7 @@ def cannot_be_edited(footer: FileFooter, table: TableFormat, ours: FileFooter) -
     found = foreign(footer, table, ours, any_spelling=True)
     if found is not None:
         return found
-    listed = listed_leaves(table.data_schema, table.configuration)
+    listed = listed_leaves(table.without_row_ids.data_schema, table.configuration)
     for group in footer.groups:
         for index, chunk in enumerate(group.chunks):
             if chunk.codec not in CODECS:

@@ -41,6 +41,7 @@ from tandem.delta.datafiles.joined_files import (
 from tandem.delta.datafiles.reader import (
     BATCH_ROWS,
     DataFileReader,
+    RowOrigin,
     TableFormat,
     require_positions,
 )
@@ -145,6 +146,7 @@ class FileEditor:
         size, rows: of the file, as the log says.
         prefix: folder of the edits below the root (`names`).
         partition_values: as they will be logged.
+        origin: of the ids of its rows, if not all of them are in the file.
         describe: called for each edit after it is closed.
     """
 
@@ -158,6 +160,7 @@ class FileEditor:
         *,
         prefix: str,
         partition_values: Mapping[str, str | None],
+        origin: RowOrigin | None = None,
         describe: Describe | None = None,
     ) -> None:
         self._store = store
@@ -167,6 +170,7 @@ class FileEditor:
         self._table = table
         self._prefix = prefix
         self._values = dict(partition_values)
+        self._origin = origin
         self._describe = describe
         self._found: _Splittable | Unfit | None = None
         self.floats: dict[tuple[int, tuple[str, ...]], Floats] = {}
@@ -225,7 +229,7 @@ class FileEditor:
             return Unfit.FOOTER
         self._require_rows(footer.rows)
         table = table_of(footer, self._table)
-        if table is None:
+        if table is None or self._origin is not None:
             return Unfit.COLUMNS
         why = cannot_be_edited(footer, table, written_by_us(table))
         if why is not None:
@@ -283,7 +287,7 @@ class FileEditor:
             return b"" if self._describe is None else self._describe(path, size, data)
 
         names = self._table.data_schema.names
-        with _reader(self._store, self._path, self._table, names) as reader:
+        with _reader(self._store, self._path, self._table, names, origin=self._origin) as reader:
             self._require_rows(reader.num_rows)
             with ParquetDataWriter(
                 self._store,
@@ -539,8 +543,11 @@ def _reader(
     table: TableFormat,
     names: Sequence[str],
     data: bytes | None = None,
+    origin: RowOrigin | None = None,
 ) -> DataFileReader:
-    return DataFileReader(store, path, table, columns=names, dictionaries=True, data=data)
+    return DataFileReader(
+        store, path, table, columns=names, dictionaries=True, data=data, origin=origin
+    )
 
 
 def _changed(

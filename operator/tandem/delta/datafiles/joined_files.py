@@ -404,7 +404,10 @@ class JoinedFile:
         try:
             metadata = read_back(self.store, self.path, footer, size, self.rows, pages)
             stats = from_footer(
-                metadata, self.table.data_schema, self.table.configuration, self._floats
+                metadata,
+                self.table.without_row_ids.data_schema,
+                self.table.configuration,
+                self._floats,
             )
         except BaseException:
             self.store.delete([self.path])

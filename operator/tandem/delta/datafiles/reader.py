@@ -8,13 +8,14 @@ with every kind of store. It does not decide which files belong to a version
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import Any, BinaryIO, Self, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from tandem.delta.datafiles.conform import (
@@ -50,13 +51,15 @@ class TableFormat:
 
     `schema` is the logical one, in order; `configuration` the table's properties; `filters` the
     columns of which new files get bloom filters, each with the share of absent values that a filter
-    takes for present.
+    takes for present. `row_ids`: the names of the columns in which files keep the ids of rows and
+    their versions (`RowOrigin`), which are no columns of the table, but the last two of `schema`.
     """
 
     schema: StructType
     partition_columns: tuple[str, ...] = ()
     configuration: Mapping[str, str] = field(default_factory=dict)
     filters: Mapping[str, float] = field(default_factory=dict)
+    row_ids: tuple[str, ...] = ()
 
     @property
     def mapping(self) -> str:
@@ -66,6 +69,27 @@ class TableFormat:
     def data_schema(self) -> StructType:
         """The columns that data files hold."""
         return self.schema.without(self.partition_columns)
+
+    @property
+    def without_row_ids(self) -> TableFormat:
+        """The table with its own columns alone."""
+        if not self.row_ids:
+            return self
+        return replace(self, schema=self.schema.without(self.row_ids), row_ids=())
+
+
+@dataclass(frozen=True, slots=True)
+class RowOrigin:
+    """What the log says of the rows of a file for which its columns `TableFormat.row_ids` say
+    nothing: the id of the first row, and the version of all (protocol, "Row Tracking")."""
+
+    base_id: int
+    version: int
+
+    def ids(self, start: int, rows: int) -> Any:
+        """Of the rows from position `start`."""
+        first = self.base_id + start
+        return pa.array(np.arange(first, first + rows, dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +125,8 @@ class DataFileReader:
         exact: refuse timestamps with digits beyond microseconds, which are otherwise rounded down.
         read_ahead: bytes of each column that are held in encoded form; 0 for all columns of the
             row groups, which takes fewer requests to the store.
+        origin: says which ids and versions the rows have that have none in the file; without it
+            they are NULL.
         data: the content of a small file (`read_whole`), which is decoded in one thread: more of
             them take longer than its rows. None to read the file as it is needed.
         like: the reader of another file of the table, with the same columns: what it has found is
@@ -121,6 +147,7 @@ class DataFileReader:
         dictionaries: bool = False,
         exact: bool = False,
         read_ahead: int = 0,
+        origin: RowOrigin | None = None,
         data: bytes | None = None,
         like: DataFileReader | None = None,
     ) -> None:
@@ -130,6 +157,8 @@ class DataFileReader:
         self._compact: list[str] = like._compact if like is not None and dictionaries else []
         self._read_ahead = read_ahead
         self._exact = exact
+        self._origins = {} if origin is None else dict.fromkeys(table.row_ids, origin)
+        self._ids = table.row_ids[:1]
         self._dictionaries = dictionaries
         self._by_id = table.mapping == "id"
         wanted = table.schema.names if columns is None else columns
@@ -328,7 +357,7 @@ class DataFileReader:
     def _convert(self, batch: pa.RecordBatch, positions: str | None, start: int) -> pa.RecordBatch:
         rows = batch.num_rows
         known = self._places.as_they_are
-        plain = positions is None and not self._exact
+        plain = positions is None and not self._exact and not self._origins
         if known is not None and plain and batch.schema.equals(known.found):
             columns = [batch.column(place) for place in known.order]
             return pa.RecordBatch.from_arrays(columns, schema=known.schema)
@@ -352,6 +381,11 @@ class DataFileReader:
                         dictionaries=self._dictionaries,
                     )
                 )
+            origin = self._origins.get(wanted.name)
+            if origin is not None and array.null_count:
+                is_id = wanted.name in self._ids
+                found = origin.ids(start, rows) if is_id else pa.scalar(origin.version, pa.int64())
+                array = pc.coalesce(array, found)
             arrays.append(array)
             # Nullable whatever the schema says: other writers do not always follow it, and readers
             # return the values that are there.

@@ -31,7 +31,13 @@ from tandem.delta.datafiles.bloom_filters import FilterOptions, filter_options
 from tandem.delta.datafiles.conform import all_nullable, relabel
 from tandem.delta.datafiles.footer_edit import TailBuffer, with_floats
 from tandem.delta.datafiles.reader import TableFormat
-from tandem.delta.datafiles.stats import FloatBounds, from_footer, has_float, paths_without_floats
+from tandem.delta.datafiles.stats import (
+    FloatBounds,
+    from_footer,
+    has_float,
+    parquet_leaves,
+    paths_without_floats,
+)
 from tandem.delta.partitions import NULL_PARTITION
 from tandem.delta.schema import Field, to_arrow_field
 from tandem.errors import UnsupportedFeature
@@ -301,6 +307,7 @@ class ParquetDataWriter:
                 self._codec,
                 self._dictionary,
                 self._checksums,
+                self._table.row_ids,
                 filter_options(self._table.filters, self._columns, table),
             )
         self._file.write(table)
@@ -321,7 +328,7 @@ class ParquetDataWriter:
                 modified_ms=time.time_ns() // 1_000_000,
                 stats=from_footer(
                     metadata,
-                    self._table.data_schema,
+                    self._table.without_row_ids.data_schema,
                     self._table.configuration,
                     file.floats,
                 ),
@@ -358,6 +365,7 @@ class _OpenFile:
         compression: _Compression,
         dictionary: Sequence[str] | None,
         checksums: bool,
+        row_ids: Sequence[str],
         filters: FilterOptions | None,
     ) -> None:
         self.path = path
@@ -372,6 +380,7 @@ class _OpenFile:
             self._tail,
             schema,
             dictionary=dictionary,
+            row_ids=row_ids,
             compression=compression.codec,
             compression_level=compression.level,
             write_page_checksum=checksums,
@@ -410,14 +419,25 @@ class _OpenFile:
 
 
 def arrow_writer(
-    sink: Any, schema: pa.Schema, *, dictionary: Sequence[str] | None, **options: Any
+    sink: Any,
+    schema: pa.Schema,
+    *,
+    dictionary: Sequence[str] | None,
+    row_ids: Sequence[str] = (),
+    **options: Any,
 ) -> pq.ParquetWriter:
     """Arrow's writer of a data file.
 
     Args:
         dictionary: Parquet paths to encode with a dictionary; None lets it try each.
+        row_ids: the names of the columns of row ids, which mostly ascend by one, and versions.
         options: of `pq.ParquetWriter`.
     """
+    if row_ids and row_ids[0] in schema.names:
+        paths = [leaf.path for leaf in parquet_leaves(schema)]
+        chosen = {*(paths if dictionary is None else dictionary), row_ids[1]} - {row_ids[0]}
+        dictionary = [path for path in paths if path in chosen]
+        options["column_encoding"] = {row_ids[0]: "DELTA_BINARY_PACKED"}
     given = {
         # Ours is the logical schema in the log; Arrow's own would bring types that other readers
         # do not expect back (dictionaries, large strings).
@@ -489,7 +509,9 @@ def repetitive_columns(table: TableFormat, rows: pa.Table) -> list[str] | None:
 def encoding_like(metadata: Any, table: TableFormat) -> list[str] | None:
     """The columns to encode with a dictionary, as in a file with this footer; None, so that the
     encoder decides, where the file may have other columns, or other names for them."""
-    if table.mapping != "none" or len(metadata.schema.names) < len(table.data_schema):
+    if table.mapping != "none" or len(metadata.schema.names) < len(
+        table.without_row_ids.data_schema
+    ):
         return None
     return compact_columns(metadata)
 

@@ -31,6 +31,7 @@ from tandem.delta.actions import (
 )
 from tandem.delta.log import files as files_
 from tandem.delta.log.files import Replay, fold
+from tandem.delta.protocol import keeps_row_ids
 from tandem.errors import CorruptLog
 from tandem.json_types import Json
 
@@ -254,6 +255,9 @@ def commit_info(
     }
     if previous is not None:
         body["readVersion"] = previous.version
+        if keeps_row_ids(previous.protocol, previous.metadata):
+            # Operations that would lose ids are refused.
+            body["tags"] = {"delta.rowTracking.preserved": "true"}
     if metrics:
         body["operationMetrics"] = dict(metrics)
     if tandem:
@@ -261,10 +265,13 @@ def commit_info(
     return CommitInfo(body)
 
 
+IDENTITY = ("path", "baseRowId", "defaultRowCommitVersion")
+"""Fields of `AddFile.extra` that are of this file, and of no other that replaces it."""
+
+
 def remove_of(add: AddFile, *, deletion_ms: int, data_change: bool) -> RemoveFile:
     """The `remove` of a live file: with its path as logged, deletion vector and row ids."""
-    kept = ("path", "baseRowId", "defaultRowCommitVersion")
-    extra = {k: v for k, v in add.extra.items() if k in kept}
+    extra = {k: v for k, v in add.extra.items() if k in IDENTITY}
     if add.stats is not None:
         extra["stats"] = add.stats
     if add.tags:

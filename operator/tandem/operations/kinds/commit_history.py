@@ -429,7 +429,8 @@ def verdict_of_table(work: Work, kind: OperationKind, *, needs_vectors: bool) ->
             frozenset(features.writer_features),
         ),
     )
-    latest = TableState(work.snapshot.version, work.snapshot.metadata, work.snapshot.protocol)
+    rules, metadata = work.rules
+    latest = TableState(work.snapshot.version, metadata, rules)
     verdict = check_table(read, latest, kind, needs_vectors=needs_vectors)
     if verdict.response is Response.CONFLICT:
         return Decision(Verdict.CONFLICT, verdict.why, verdict.reason)

@@ -19,6 +19,7 @@ from pyroaring import BitMap64
 
 from tandem.delta import dv, protocol
 from tandem.delta.actions import AddFile
+from tandem.delta.row_tracking import BASE_ID, VERSION
 from tandem.errors import CountMismatch, LogGap, ManifestInvalid
 from tandem.intervals import IntervalSet, TimeInterval
 from tandem.jobs.formats import InputFile, JobLayout, RewriteJob
@@ -103,6 +104,8 @@ class RewriteKind:
             rows=cache.rows_of(add),
             dv=dv.to_base64(dead) if dead else "",
             partition_values=dict(add.partition_values),
+            base_row_id=add.extra.get(BASE_ID),
+            row_commit_version=add.extra.get(VERSION),
         )
 
     def serves_edits(self, work: Work, input_bytes: int) -> Literal[True] | None:
@@ -153,6 +156,8 @@ class RewriteKind:
             return refusal
         inputs = self._inputs or _as_planned(job.job, self.row_map)
         view = SnapshotView(snapshot, self.vectors(work))
+        if job.table.row_ids and any(_has_other_ids(view, each) for each in job.job.inputs):
+            return Decision(Verdict.REPLAN, "files have other row ids than those that were read")
         decision = self._rewrite(work, view, inputs)
         if not work.writes_vectors:
             decision = self._converging(work, decision, inputs)
@@ -207,6 +212,8 @@ class RewriteKind:
         # An heir may have columns that the outputs lack.
         if not gone or work.snapshot.metadata.schema_string != job.table.schema_string:
             return ()
+        if protocol.keeps_row_ids(work.snapshot.protocol, work.snapshot.metadata):
+            return ()  # an heir's rows may have other ids
         if self._heirs is None:
             assert isinstance(job.job, RewriteJob)
             self._heirs = HeirSearch(
@@ -398,6 +405,12 @@ def _input(file: InputFile, row_map: RowMap, *, cut: bool) -> RewriteInput:
     keeps = bool(dead) and not cut and path in row_map.input_paths and not row_map.input(path).dead
     left_out, kept = (BitMap64(), dead) if keeps else (dead, BitMap64())
     return RewriteInput(path, left_out, file.rows, cut=cut, kept=kept)
+
+
+def _has_other_ids(view: SnapshotView, file: InputFile) -> bool:
+    add = view.add(file.logged_path)
+    ids = file.base_row_id, file.row_commit_version
+    return add is not None and (add.extra.get(BASE_ID), add.extra.get(VERSION)) != ids
 
 
 def _cut_in_words(decision: RewriteDecision) -> tuple[str, ...]:

@@ -18,6 +18,8 @@ import numpy as np
 from pyroaring import BitMap64
 
 from tandem.delta.actions import AddFile
+from tandem.delta.log.snapshot import IDENTITY
+from tandem.delta.row_tracking import BASE_ID, VERSION
 from tandem.errors import CountMismatch, ManifestInvalid
 from tandem.jobs.formats import InputFile, RoundRequest, SideFileRef
 from tandem.jobs.results import OutputFile
@@ -262,6 +264,8 @@ def _edit(
         size=add.size,
         rows=file.rows,
         partition_values=dict(add.partition_values),
+        base_row_id=add.extra.get(BASE_ID),
+        row_commit_version=add.extra.get(VERSION),
     )
     new = file.new
     if part is not None:
@@ -307,8 +311,8 @@ def _output(
         stats=file.stats,
         tags=dict(like.tags if tags is None else tags),
         deletion_vector=None,
-        # Without the log's own spelling of the path, which would name the old file.
-        extra={name: value for name, value in like.extra.items() if name != "path"},
+        # Without what is the old file's own: the log's spelling of its path, and row ids.
+        extra={name: value for name, value in like.extra.items() if name not in IDENTITY},
     )
     return OutputFileChange(add, file.rows)
 

@@ -15,6 +15,7 @@ from tandem.delta import dv
 from tandem.delta.actions import Action, AddFile, Commit, DeletionVector, Txn
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import Snapshot, commit_info, remove_of
+from tandem.delta.row_tracking import with_row_ids
 from tandem.delta.stats import mark_bounds_wide
 from tandem.operations import attempt_files
 from tandem.operations.explain import total
@@ -67,7 +68,8 @@ def _with_vector(file: OutputFileChange, vector: DeletionVector | None) -> AddFi
 
 
 def actions(work: Work, attempt: int, fencing: int) -> list[Action]:
-    """The commit of `work.change` on top of `work.snapshot`, `commitInfo` first."""
+    """The commit of `work.change` on top of `work.snapshot`, `commitInfo` first. Raises:
+    CorruptLog if no row ids can be assigned."""
     change = work.change
     assert change is not None
     plan, _ = work.frozen
@@ -105,7 +107,8 @@ def actions(work: Work, attempt: int, fencing: int) -> list[Action]:
         remove_of(add, deletion_ms=work.now_ms, data_change=change.data_change) for add in gone
     )
     found += (replace(a, data_change=change.data_change) for a in work.adds.values())
-    return found
+    rows = {file.add.logged_path: file.rows for file in (*change.outputs, *change.marked)}
+    return with_row_ids(work.snapshot, found, rows)
 
 
 def operation_metrics(change: CommitContent) -> dict[str, str]:

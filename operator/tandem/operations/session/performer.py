@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 
-from tandem.delta import protocol
+from tandem.delta import protocol, row_tracking
 from tandem.errors import (
     InvalidSpec,
     JobRefused,
@@ -242,6 +242,7 @@ class Performer:
             resource=self.work.identity.display,
             asked=self.work.identity.asked,
         )
+        row_tracking.check(snapshot, resource=self.work.identity.display)
         snapshot.require_unique_paths()
         self.work.new_commits.clear()  # the plan is made on what they led to
         planned = self.work.planned = self._kind.plan(self.work)
@@ -449,12 +450,12 @@ class Performer:
     def _reconcile(self, _effect: Effect, _state: OperationState) -> Event:
         work = self.work
         protocol.check(
-            work.snapshot.protocol,
-            work.snapshot.metadata,
+            *work.rules,
             self._kind.protocol_kind,
             resource=work.identity.display,
             asked=work.identity.asked,
         )
+        row_tracking.check(work.snapshot, resource=work.identity.display)
         if work.exclusive and (written := self._yield_to_commits()) is not None:
             return written
         work.rounds += 1

@@ -14,6 +14,7 @@ from collections import Counter as Tally
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import groupby, islice
 from queue import Queue
@@ -31,14 +32,21 @@ from tandem.delta.datafiles.copyable import (
     key_of,
     unfit,
 )
-from tandem.delta.datafiles.footer import FileFooter, parse, read_footer
-from tandem.delta.datafiles.joined_files import CopySource, FloatColumns, JoinedFile, copying
-from tandem.delta.datafiles.reader import DataFileReader, TableFormat, read_whole
+from tandem.delta.datafiles.footer import FileFooter, FooterInvalid, parse, read_footer
+from tandem.delta.datafiles.joined_files import (
+    ChunkSource,
+    CopySource,
+    FloatColumns,
+    JoinedFile,
+    copying,
+)
+from tandem.delta.datafiles.reader import DataFileReader, RowOrigin, TableFormat, read_whole
+from tandem.delta.datafiles.row_ids import MOST_ROWS, RowIdColumns, with_row_ids, without_row_ids
 from tandem.delta.datafiles.writer import Describe, ParquetDataWriter, WrittenFile, encoding_like
 from tandem.delta.protocol import asks_for_deletion_vectors
 from tandem.errors import CountMismatch, ObjectNotFound
 from tandem.jobs.formats import InputFile, JobBin
-from tandem.spark.runtime.control import Counter
+from tandem.spark.runtime.control import Counter, origin_of
 from tandem.spark.runtime.frames import dead_rows
 from tandem.storage import Store, open_store
 from tandem.storage.paths import object_path
@@ -91,6 +99,7 @@ def live_batches(
             table,
             columns=columns,
             dictionaries=True,
+            origin=origin_of(input_, table),
             data=data,
             like=before,
         ) as reader:
@@ -231,14 +240,20 @@ def choose(
     """
     if all(is_small(each.rows, each.size, group_rows) for each in inputs):
         return None  # as the log says; no footer need be read
-    demands = Demands.of(table, group_rows)
+    demands = Demands.of(table.without_row_ids, group_rows)
     keeps_deleted = asks_for_deletion_vectors(table.configuration)
-    judged = [_judge(store, each, demands, keeps_deleted=keeps_deleted) for each in inputs]
+    judged = [
+        _judge(store, each, demands, table.row_ids, keeps_deleted=keeps_deleted) for each in inputs
+    ]
     found = [each for each, _ in judged]
+    keys = [
+        key_of(without_row_ids(each, table.row_ids)) if isinstance(each, FileFooter) else None
+        for each in found
+    ]
     sizes: Tally[object] = Tally()
-    for each in found:
+    for each, of in zip(found, keys, strict=True):
         if isinstance(each, FileFooter):
-            sizes[key_of(each)] += each.size
+            sizes[of] += each.size
     if not sizes:
         return None
     ours = key_of(demands.ours)
@@ -249,15 +264,20 @@ def choose(
         return None
     return CopyChoice(
         tuple(
-            Unfit.COLUMNS if isinstance(each, FileFooter) and key_of(each) != key else each
-            for each in found
+            Unfit.COLUMNS if of not in (None, key) else each
+            for each, of in zip(found, keys, strict=True)
         ),
         tuple(version for _, version in judged),
     )
 
 
 def _judge(
-    store: Store, input_: InputFile, demands: Demands, *, keeps_deleted: bool
+    store: Store,
+    input_: InputFile,
+    demands: Demands,
+    row_ids: Sequence[str],
+    *,
+    keeps_deleted: bool,
 ) -> tuple[FileFooter | Unfit, str | None]:
     """The footer or why it is not copied, and the version of the file."""
     if is_small(input_.rows, input_.size, demands.group_rows):
@@ -269,7 +289,13 @@ def _judge(
     if source.footer is None:
         return Unfit.FOOTER, None
     require_rows(input_, source.footer.rows)
-    return unfit(source.footer, demands, deleted=deleted) or source.footer, source.version
+    if row_ids and any(group.rows > MOST_ROWS for group in source.footer.groups):
+        return Unfit.FOOTER, None
+    try:
+        own = without_row_ids(source.footer, row_ids)
+    except FooterInvalid:
+        return Unfit.FOOTER, None
+    return unfit(own, demands, deleted=deleted) or source.footer, source.version
 
 
 @dataclass
@@ -310,7 +336,8 @@ class BinFiles:
             if is_copied:
                 for input_, footer, version in run:
                     assert isinstance(footer, FileFooter)
-                    self._copy(self.store, decoded(input_), footer, version)
+                    origin = origin_of(input_, self.table)
+                    self._copy(self.store, decoded(input_), footer, version, origin)
                     self.counter.add()
             else:
                 self._encode([input_ for input_, _, _ in run])
@@ -332,22 +359,41 @@ class BinFiles:
                 self._copy(disk, file.path, footer)
 
     def _copy(
-        self, store: Store, path: str, footer: FileFooter, version: str | None = None
+        self,
+        store: Store,
+        path: str,
+        footer: FileFooter,
+        version: str | None = None,
+        origin: RowOrigin | None = None,
     ) -> None:
+        """`origin`: that of rows whose ids may not be in the file."""
+        own = like = footer
         with (
             copying(path, self.table),
             CopySource(store, path, footer, version).open() as source,
             FloatColumns(store, path, self.table) as floats,
+            ExitStack() as opened,
         ):
-            for number, group in enumerate(footer.groups):
+            ids = None
+            if origin is not None:
+                own = without_row_ids(footer, self.table.row_ids)
+                like = with_row_ids(own, self.table)
+                found = RowIdColumns(store, path, self.table, origin, in_file=own is not footer)
+                ids = opened.enter_context(found)
+            for number, group in enumerate(own.groups):
                 if not group.rows:
                     continue
                 if self._open is None:
                     values = self.bin.partition_values
                     self._open = JoinedFile(
-                        self.store, self.prefix, self.table, footer, self.task, values
+                        self.store, self.prefix, self.table, like, self.task, values
                     )
-                self._open.copy(source, footer, group, floats.summaries(number))
+                summaries = floats.summaries(number)
+                if ids is None:
+                    self._open.copy(source, own, group, summaries)
+                else:
+                    columns = ChunkSource(source, own, dict(enumerate(group.chunks)), summaries)
+                    self._open.assemble(group.rows, [columns, ids.of(number, group)])
                 if self._open.is_full or 0 < self.target <= self._open.size:
                     self._finish()
 

@@ -25,7 +25,13 @@ from tandem.errors import CountMismatch
 from tandem.jobs.formats import EditRound, InputFile, JobTable, RoundRequest, SideFileRef
 from tandem.jobs.results import JobResult
 from tandem.rowmap.positions import Positions, span, to_bitmap
-from tandem.spark.runtime.control import Control, job_table_format, output_file, to_file
+from tandem.spark.runtime.control import (
+    Control,
+    job_table_format,
+    origin_of,
+    output_file,
+    to_file,
+)
 from tandem.spark.runtime.written_facts import FileDescriber, store_facts
 from tandem.storage.paths import object_path
 from tandem.storage.store import Store, side_by_side
@@ -125,6 +131,8 @@ class EditMaker:
                 self.format,
                 prefix=self.prefix,
                 partition_values=source.partition_values,
+                # A file that the job wrote has the ids of all its rows, and no base id yet.
+                origin=None if source.base_row_id is None else origin_of(source, self.format),
                 describe=FileDescriber(self.store, self.table.table_id),
             )
         return found

@@ -63,7 +63,14 @@ from tandem.spark.jobs.sorted_bins import (
     release_unused,
     whole_columns,
 )
-from tandem.spark.runtime.control import Control, Counter, Counters, job_table_format, reported
+from tandem.spark.runtime.control import (
+    Control,
+    Counter,
+    Counters,
+    job_table_format,
+    origin_of,
+    reported,
+)
 from tandem.spark.runtime.frames import BlockFile, Exchange, KeptBlock, RowBlock, dead_rows, sized
 from tandem.spark.runtime.row_files import InputSplit
 from tandem.storage import Store
@@ -396,6 +403,7 @@ class LargeSort:
                 columns=columns,
                 dictionaries=True,
                 read_ahead=read_ahead,
+                origin=origin_of(input_, self._table),
             )
 
         reader = opened(0)

@@ -24,8 +24,9 @@ from pydantic import ValidationError
 
 from tandem import errors
 from tandem.delta import schema as delta_schema
-from tandem.delta.datafiles.reader import TableFormat
+from tandem.delta.datafiles.reader import RowOrigin, TableFormat
 from tandem.delta.datafiles.writer import WrittenFile
+from tandem.delta.schema import Field, PrimitiveType, StructType
 from tandem.errors import (
     AlreadyExists,
     ManifestInvalid,
@@ -34,7 +35,7 @@ from tandem.errors import (
     Reason,
     TandemError,
 )
-from tandem.jobs.formats import Format, JobSpec, JobTable, RoundRequest
+from tandem.jobs.formats import Format, InputFile, JobSpec, JobTable, RoundRequest
 from tandem.jobs.port import read_side_file
 from tandem.jobs.results import JobFailure, JobProgress, JobResult, OutputFile, SideFileRef
 from tandem.jobs.runner import OUT_OF_MEMORY
@@ -176,12 +177,32 @@ def encode(content: Format) -> bytes:
 
 def job_table_format(table: JobTable) -> TableFormat:
     """The format for reading and writing a table's data files. Raises: CorruptLog."""
+    schema = delta_schema.parse(table.schema_string, resource=table.location)
+    row_ids = table.row_ids or ()
+    columns = (Field(name, PrimitiveType("long")) for name in row_ids)
     return TableFormat(
-        delta_schema.parse(table.schema_string, resource=table.location),
+        StructType((*schema.fields, *columns)),
         table.partition_columns,
         table.configuration,
         table.bloom_filters,
+        row_ids,
     )
+
+
+def origin_of(input_: InputFile, table: TableFormat) -> RowOrigin | None:
+    """Where the ids of the rows of an input come from; None if the table tracks no rows. Raises:
+    ManifestInvalid if the plan does not say so."""
+    if not table.row_ids:
+        return None
+    first, version = input_.base_row_id, input_.row_commit_version
+    if first is None or version is None or not 0 <= first <= (1 << 63) - 1 - input_.rows:
+        raise ManifestInvalid(
+            "an input of a table that tracks rows has no base id or version, or one too high",
+            resource=input_.logged_path,
+            field="baseRowId",
+            found=f"{first}, version {version}",
+        )
+    return RowOrigin(first, version)
 
 
 def open_job(

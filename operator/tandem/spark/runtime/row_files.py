@@ -30,7 +30,7 @@ from tandem.distinct import IntArray, number_rows
 from tandem.errors import CountMismatch, StatementFailed
 from tandem.jobs.formats import InputFile, JobTable, TimeBorders
 from tandem.jobs.results import OutputFile
-from tandem.spark.runtime.control import job_table_format, output_file, to_stream
+from tandem.spark.runtime.control import job_table_format, origin_of, output_file, to_stream
 from tandem.spark.runtime.written_facts import FileDescriber
 from tandem.storage import Store
 from tandem.storage.paths import object_path
@@ -111,6 +111,7 @@ def open_input(
         partition_values=input_.partition_values,
         columns=columns,
         exact=exact,
+        origin=origin_of(input_, table),
     )
     if reader.num_rows != input_.rows:
         found = reader.num_rows
