@@ -160,7 +160,7 @@ def test_ids_lie_above_the_mark_and_all_live_rows(
         ([], LAST),
         ([], LAST - 1),
         ([file("a", 3, **{BASE_ID: LAST - 1})], 5),
-        ([file("a", None, **{BASE_ID: 4})], None),  # nobody knows which ids it has
+        ([file("a", None, **{BASE_ID: 4})], None),  # which ids it has is unknown
     ],
 )
 def test_a_mark_that_is_not_usable_is_named(live: list[AddFile], mark: object) -> None:

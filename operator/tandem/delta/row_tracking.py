@@ -3,7 +3,7 @@ Tracking").
 
 A file has a base id: its rows have the ids from there on, by physical position, unless a column of
 the file says otherwise (`protocol.row_id_columns`). The high-water mark is the highest id ever
-given. All of it is determined anew for each put, from the version that the commit follows: a commit
+given. All of it is determined for each put, from the version that the commit follows: a commit
 that lost the race for its version gets other ids. No I/O.
 """
 

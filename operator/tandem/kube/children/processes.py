@@ -61,8 +61,8 @@ _FULL: Final = 0.9
 """At this share of the pod's memory limit the largest child is killed: a pod that exceeds its limit
 is killed as a whole."""
 _CROWDED: Final = 0.8
-"""From this share on, a namespace that has a child gets no further one: whoever may create
-LakeTables in it can name any number of Secrets and stores."""
+"""From this share on, a namespace that has a child gets no further one: its users can
+name any number of Secrets and stores."""
 _TEMPLATE: Final = "tandem.kube.children.template"
 _PAUSES_S: Final = (0.0, 0.5, 2.0, 5.0, 15.0, 60.0)
 """The pauses before a tenant's next child, after so many that ended by themselves."""
