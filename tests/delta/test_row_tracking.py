@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from support.jobs import quick_lake
 from support.lake.delta_log import SCHEMA_STRING
 from tandem.delta.actions import (
+    BASE_ROW_ID,
+    ROW_COMMIT_VERSION,
     Action,
     AddFile,
     Commit,
@@ -25,7 +27,7 @@ from tandem.delta.actions import (
 )
 from tandem.delta.log.files import from_adds
 from tandem.delta.log.snapshot import Snapshot, commit_info, remove_of
-from tandem.delta.row_tracking import BASE_ID, DOMAIN, VERSION, check, with_row_ids
+from tandem.delta.row_tracking import DOMAIN, check, with_row_ids
 from tandem.errors import CorruptLog, RowTrackingIncomplete
 
 ENABLED = {"delta.enableRowTracking": "true"}
@@ -79,7 +81,7 @@ STEPS = st.lists(
 def test_no_id_is_given_twice_and_none_changes(
     steps: list[tuple[list[int], set[int], set[int], bool]], tracked: bool, above: int
 ) -> None:
-    own: dict[str, Any] = {BASE_ID: 4, VERSION: 2} if tracked else {}
+    own: dict[str, Any] = {BASE_ROW_ID: 4, ROW_COMMIT_VERSION: 2} if tracked else {}
     mark = 6 + above if tracked else -1
     snapshot = table(file("a", 3, **own), file("b", 2), mark=mark)
     known, ever = {"a": own} if tracked else {}, set(range(mark + 1))
@@ -100,8 +102,8 @@ def test_no_id_is_given_twice_and_none_changes(
             snapshot, found = committed(snapshot, commit)
             for add in (a for a in found if isinstance(a, AddFile)):
                 if add.logged_path not in known:
-                    known[add.logged_path] = {**add.extra, VERSION: snapshot.version}
-                    base = add.extra[BASE_ID]
+                    known[add.logged_path] = {**add.extra, ROW_COMMIT_VERSION: snapshot.version}
+                    base = add.extra[BASE_ROW_ID]
                     assert base == max(ever, default=-1) + 1
                     ever.update(range(base, base + rows_in(add)))
                 assert add.extra == known[add.logged_path]
@@ -114,22 +116,22 @@ def test_no_id_is_given_twice_and_none_changes(
 
 
 def test_a_remove_repeats_the_ids_that_the_file_has_now() -> None:
-    snapshot = table(file("a", 3, **{BASE_ID: 4, VERSION: 2}), mark=6)
+    snapshot = table(file("a", 3, **{BASE_ROW_ID: 4, ROW_COMMIT_VERSION: 2}), mark=6)
     _, [gone] = committed(snapshot, [remove_of(file("a", 3), deletion_ms=1, data_change=True)])
-    assert gone.extra.items() >= {BASE_ID: 4, VERSION: 2}.items()  # type: ignore[union-attr]
+    assert gone.extra.items() >= {BASE_ROW_ID: 4, ROW_COMMIT_VERSION: 2}.items()  # type: ignore[union-attr]
 
 
 def test_files_that_are_added_have_no_ids_while_they_are_suspended() -> None:
-    old = file("a", 3, **{BASE_ID: 4, VERSION: 2})
+    old = file("a", 3, **{BASE_ROW_ID: 4, ROW_COMMIT_VERSION: 2})
     snapshot = table(old, configuration=SUSPENDED, mark=6)
     actions: list[Action] = [remove_of(old, deletion_ms=1, data_change=True), old, file("b")]
     _, [gone, *adds] = committed(snapshot, actions)
-    assert gone.extra.items() >= {BASE_ID: 4, VERSION: 2}.items()  # type: ignore[union-attr]
+    assert gone.extra.items() >= {BASE_ROW_ID: 4, ROW_COMMIT_VERSION: 2}.items()  # type: ignore[union-attr]
     assert [add.extra for add in adds] == [{}, {}]  # type: ignore[union-attr]
 
 
 def test_a_table_without_the_feature_is_left_alone() -> None:
-    actions: list[Action] = [file("a", **{BASE_ID: 4}), file("b")]
+    actions: list[Action] = [file("a", **{BASE_ROW_ID: 4}), file("b")]
     assert committed(table(features=frozenset()), actions)[1] == actions
 
 
@@ -139,18 +141,18 @@ def test_a_table_without_the_feature_is_left_alone() -> None:
         ([], None, 0),
         ([], -5, 0),
         ([], 6, 7),
-        ([file("a", 3, **{BASE_ID: 4})], None, 7),  # as if the mark had been lost
-        ([file("a", 3, **{BASE_ID: 4})], 5, 7),
-        ([file("a", None, **{BASE_ID: 4})], 9, 10),
+        ([file("a", 3, **{BASE_ROW_ID: 4})], None, 7),  # as if the mark had been lost
+        ([file("a", 3, **{BASE_ROW_ID: 4})], 5, 7),
+        ([file("a", None, **{BASE_ROW_ID: 4})], 9, 10),
         # Overlapping: the last one is not that with the highest end.
-        ([file("a", 9, **{BASE_ID: 4}), file("c", 1, **{BASE_ID: 5})], 5, 13),
+        ([file("a", 9, **{BASE_ROW_ID: 4}), file("c", 1, **{BASE_ROW_ID: 5})], 5, 13),
     ],
 )
 def test_ids_lie_above_the_mark_and_all_live_rows(
     live: list[AddFile], mark: int | None, expected: int
 ) -> None:
     _, [add, *_] = committed(table(*live, mark=mark), [file("b", 2)])
-    assert add.extra[BASE_ID] == expected  # type: ignore[union-attr]
+    assert add.extra[BASE_ROW_ID] == expected  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -159,8 +161,8 @@ def test_ids_lie_above_the_mark_and_all_live_rows(
         *(([], mark) for mark in ("", "{}", "[]", "[" * 10_000, LAST + 1, 1.5, True, "6")),
         ([], LAST),
         ([], LAST - 1),
-        ([file("a", 3, **{BASE_ID: LAST - 1})], 5),
-        ([file("a", None, **{BASE_ID: 4})], None),  # which ids it has is unknown
+        ([file("a", 3, **{BASE_ROW_ID: LAST - 1})], 5),
+        ([file("a", None, **{BASE_ROW_ID: 4})], None),  # which ids it has is unknown
     ],
 )
 def test_a_mark_that_is_not_usable_is_named(live: list[AddFile], mark: object) -> None:
@@ -174,10 +176,10 @@ def test_the_last_ids_are_given() -> None:
 
 
 def test_an_enabled_table_needs_ids_in_each_file() -> None:
-    whole = file("a", **{BASE_ID: 0, VERSION: 0})
+    whole = file("a", **{BASE_ROW_ID: 0, ROW_COMMIT_VERSION: 0})
     check(table(whole, configuration=ENABLED, mark=0), resource="x")
     check(table(file("b")), resource="x")
-    for ids in ({}, {BASE_ID: 1}, {VERSION: 1}):
+    for ids in ({}, {BASE_ROW_ID: 1}, {ROW_COMMIT_VERSION: 1}):
         with pytest.raises(RowTrackingIncomplete, match=r"1 of 2 files, for example b.* Spark"):
             check(table(whole, file("b", **ids), configuration=ENABLED, mark=0), resource="x")
     with pytest.raises(CorruptLog):
@@ -197,6 +199,6 @@ def test_commits_say_that_ids_are_preserved_where_that_is_enabled(
 def test_an_edit_has_no_ids_of_its_source(tmp_path: Path) -> None:
     """Of a table from which the feature was dropped: Spark gives ids only to files without."""
     lake = quick_lake.make(tmp_path, 1, properties={})
-    lake.log_again(extra={BASE_ID: 0, VERSION: 1})
+    lake.log_again(extra={BASE_ROW_ID: 0, ROW_COMMIT_VERSION: 1})
     lake.do(lake.update("k = 1", v="0"))
     assert lake.first_add.extra == {}

@@ -16,9 +16,16 @@ from support.lake.timed import day, hours
 from tables.replaced import DAY_2, S1, made
 from tables.test_compacted_row_ids import in_files
 from tables.test_cuts import cut
-from tandem.delta.actions import Action, AddFile, CommitInfo, DomainMetadata
+from tandem.delta.actions import (
+    BASE_ROW_ID,
+    ROW_COMMIT_VERSION,
+    Action,
+    AddFile,
+    CommitInfo,
+    DomainMetadata,
+)
 from tandem.delta.log.snapshot import remove_of
-from tandem.delta.row_tracking import BASE_ID, DOMAIN, VERSION
+from tandem.delta.row_tracking import DOMAIN
 from tandem.operations.machine.events import Point
 
 NAMES = {
@@ -35,7 +42,7 @@ def track(lake: Lake) -> None:
     adds: list[AddFile] = []
     count = 0
     for add in sorted(snapshot.adds(), key=lambda add: add.logged_path):
-        extra = {**add.extra, BASE_ID: count, VERSION: snapshot.version + 1}
+        extra = {**add.extra, BASE_ROW_ID: count, ROW_COMMIT_VERSION: snapshot.version + 1}
         adds.append(replace(add, data_change=False, extra=extra))
         count += json.loads(str(add.stats))["numRecords"]
     mark = json.dumps({"rowIdHighWaterMark": count - 1})
@@ -86,7 +93,9 @@ def test_a_file_of_others_with_the_rows_of_an_input_stays(lakes: Lakes) -> None:
                    lake.path / "new.parquet")  # fmt: skip
     size = (lake.path / "new.parquet").stat().st_size
     stats = json.dumps({"numRecords": 9})
-    new = AddFile("new.parquet", {}, size, 1, True, stats, extra={BASE_ID: 30, VERSION: 5})
+    new = AddFile(
+        "new.parquet", {}, size, 1, True, stats, extra={BASE_ROW_ID: 30, ROW_COMMIT_VERSION: 5}
+    )
     mark = DomainMetadata(DOMAIN, '{"rowIdHighWaterMark":38}', removed=False)
     gone = remove_of(first, deletion_ms=1, data_change=True)
     actions: list[Action] = [CommitInfo({"operation": "DELETE"}), gone, new, mark]

@@ -18,9 +18,14 @@ from pyspark.sql import SparkSession
 from support.lake.lake import DELETION_VECTORS, Lake, Lakes, message, reason
 from support.lake.rows import Rows, rows
 from support.present import present
-from tandem.delta.actions import AddFile, DomainMetadata, RemoveFile
+from tandem.delta.actions import (
+    BASE_ROW_ID,
+    ROW_COMMIT_VERSION,
+    AddFile,
+    DomainMetadata,
+    RemoveFile,
+)
 from tandem.delta.log.maintenance import write_checkpoint
-from tandem.delta.row_tracking import BASE_ID, VERSION
 from tandem.operations.machine.events import Point
 from tandem.spec.resources import Operation
 
@@ -80,16 +85,19 @@ def check_log(lake: Lake, since: int) -> None:
         taken = list[range]()
         for action in actions:
             if version <= since:
-                if isinstance(action, AddFile) and BASE_ID in action.extra:
-                    known[action.logged_path] = action.extra[BASE_ID], action.extra[VERSION]
+                if isinstance(action, AddFile) and BASE_ROW_ID in action.extra:
+                    known[action.logged_path] = (
+                        action.extra[BASE_ROW_ID],
+                        action.extra[ROW_COMMIT_VERSION],
+                    )
                 continue
             if isinstance(action, AddFile) and action.logged_path not in known:
-                base, count = action.extra[BASE_ID], json.loads(str(action.stats))["numRecords"]
-                assert (base > mark, action.extra[VERSION]) == (True, version)
+                base, count = action.extra[BASE_ROW_ID], json.loads(str(action.stats))["numRecords"]
+                assert (base > mark, action.extra[ROW_COMMIT_VERSION]) == (True, version)
                 known[action.logged_path] = (base, version)
                 taken.append(range(base, base + count))
             if isinstance(action, AddFile | RemoveFile) and action.logged_path in known:
-                own = action.extra.get(BASE_ID), action.extra.get(VERSION)
+                own = action.extra.get(BASE_ROW_ID), action.extra.get(ROW_COMMIT_VERSION)
                 assert own == known[action.logged_path]
         assert len(set().union(*taken)) == sum(map(len, taken))
         highest = max((each[-1] for each in taken if each), default=mark)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,12 @@ class DeletionVector:
     def unique_id(self) -> str:
         tail = f"@{self.offset}" if self.offset is not None else ""
         return f"{self.storage}{self.path_or_inline}{tail}"
+
+
+BASE_ROW_ID: Final = "baseRowId"
+ROW_COMMIT_VERSION: Final = "defaultRowCommitVersion"
+"""The fields of an `add` and a `remove` that say which ids and which version the rows of a file
+have (protocol, "Row Tracking")."""
 
 
 @dataclass(frozen=True, slots=True)

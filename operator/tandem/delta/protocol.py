@@ -59,6 +59,18 @@ _CONSTRAINT = "delta.constraints."
 InUse = Callable[[Metadata, StructType], bool]
 
 
+_TRACKING = "delta.enableRowTracking"
+_SUSPENDED = "delta.rowTrackingSuspended"
+_ROW_ID_COLUMNS = (
+    "delta.rowTracking.materializedRowIdColumnName",
+    "delta.rowTracking.materializedRowCommitVersionColumnName",
+)
+
+
+def _is_true(metadata: Metadata, name: str) -> bool:
+    return metadata.configuration.get(name, "").lower() == "true"
+
+
 def _always(_metadata: Metadata, _schema: StructType) -> bool:
     return True
 
@@ -172,7 +184,7 @@ _TABLE = (
             "older files are read with the type that the table has now"),
     Feature("checkpointProtection", _always, _NOTHING,
             "commits are unaffected; other engines clean up the log of such tables"),
-    Feature("rowTracking", _property("delta.enableRowTracking"),
+    Feature("rowTracking", _property(_TRACKING),
             frozenset({OperationKind.UPDATE, OperationKind.MERGE, OperationKind.REPLACE}),
             "rows keep their ids in ingests, in compactions, and in deletes and drops by deletion "
             "vectors only; if it is supported and not enabled, files get ids and all is possible"),
@@ -555,18 +567,6 @@ def writes_deletion_vectors(protocol: Protocol, metadata: Metadata) -> bool:
     """Whether writers are to use them: supported, and `delta.enableDeletionVectors` is true."""
     enabled = asks_for_deletion_vectors(metadata.configuration)
     return enabled and supports_deletion_vectors(protocol)
-
-
-_TRACKING = "delta.enableRowTracking"
-_SUSPENDED = "delta.rowTrackingSuspended"
-_ROW_ID_COLUMNS = (
-    "delta.rowTracking.materializedRowIdColumnName",
-    "delta.rowTracking.materializedRowCommitVersionColumnName",
-)
-
-
-def _is_true(metadata: Metadata, name: str) -> bool:
-    return metadata.configuration.get(name, "").lower() == "true"
 
 
 def supports_row_tracking(protocol: Protocol) -> bool:

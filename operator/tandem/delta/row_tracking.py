@@ -16,13 +16,19 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tandem.delta.actions import Action, AddFile, DomainMetadata, RemoveFile
+from tandem.delta.actions import (
+    BASE_ROW_ID,
+    ROW_COMMIT_VERSION,
+    Action,
+    AddFile,
+    DomainMetadata,
+    RemoveFile,
+)
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.protocol import keeps_row_ids, supports_row_tracking, suspends_row_ids
 from tandem.errors import CorruptLog, RowTrackingIncomplete
 
 DOMAIN = "delta.rowTracking"
-BASE_ID, VERSION = "baseRowId", "defaultRowCommitVersion"
 _MARK = "rowIdHighWaterMark"
 _HIGHEST = (1 << 63) - 1
 
@@ -43,9 +49,9 @@ def check(snapshot: Snapshot, *, resource: str) -> None:
     raise RowTrackingIncomplete(
         "row tracking is enabled, but files have no row ids",
         resource=resource,
-        field=BASE_ID,
+        field=BASE_ROW_ID,
         found=f"none in {len(paths)} of {snapshot.num_files} files, for example {paths[0]}",
-        expected=f"{BASE_ID} and {VERSION} in each add",
+        expected=f"{BASE_ROW_ID} and {ROW_COMMIT_VERSION} in each add",
         remedy="Set delta.enableRowTracking to false and to true again with Spark, which then "
         "assigns them",
     )
@@ -68,20 +74,24 @@ def with_row_ids(
     paths = [a.logged_path for a in actions if isinstance(a, AddFile | RemoveFile)]
     live = snapshot.files_by_path(dict.fromkeys(paths))
     ids = {
-        path: {name: add.extra[name] for name in (BASE_ID, VERSION) if name in add.extra}
+        path: {
+            name: add.extra[name] for name in (BASE_ROW_ID, ROW_COMMIT_VERSION) if name in add.extra
+        }
         for path, add in live.items()
     }
     suspended = suspends_row_ids(snapshot.protocol, snapshot.metadata)
     assigned, further = dict[str, dict[str, int]](), list[Action]()
     if not suspended:
         adds = [a.logged_path for a in actions if isinstance(a, AddFile)]
-        assigned = {path: {VERSION: snapshot.version + 1, **ids.get(path, {})} for path in adds}
+        assigned = {
+            path: {ROW_COMMIT_VERSION: snapshot.version + 1, **ids.get(path, {})} for path in adds
+        }
         further = list(_assign(snapshot, assigned, rows))
 
     def with_ids(action: Action) -> Action:
         if not isinstance(action, AddFile | RemoveFile):
             return action
-        own = {k: v for k, v in action.extra.items() if k not in (BASE_ID, VERSION)}
+        own = {k: v for k, v in action.extra.items() if k not in (BASE_ROW_ID, ROW_COMMIT_VERSION)}
         of = assigned if isinstance(action, AddFile) else ids
         return replace(action, extra=own | of.get(action.logged_path, {}))
 
@@ -92,12 +102,12 @@ def _assign(
     snapshot: Snapshot, files: Mapping[str, dict[str, int]], rows: Mapping[str, int]
 ) -> Iterator[DomainMetadata]:
     """Give a base id to each file without one. Returns the mark if it rises. Raises: CorruptLog."""
-    new = [path for path, ids in files.items() if BASE_ID not in ids]
+    new = [path for path, ids in files.items() if BASE_ROW_ID not in ids]
     if not new:
         return
     mark, highest = _mark(snapshot), _highest(snapshot)
     for path in new:
-        files[path][BASE_ID] = highest + 1
+        files[path][BASE_ROW_ID] = highest + 1
         highest += rows[path]
     if highest > _HIGHEST:
         raise _unusable(snapshot, str(mark), f"at most {_HIGHEST} after this commit")

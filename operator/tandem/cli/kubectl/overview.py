@@ -138,7 +138,8 @@ def condition_message(body: Body) -> str:
 
 
 def without_duration(message: str) -> str:
-    """`waits for … on segment 0`, without how long it has waited when that was written."""
+    """`waits for … on segment 0`, without how long it had waited when that was written
+    (`duration_in_words`)."""
     return _LASTS.sub("", message)
 
 

@@ -229,6 +229,7 @@ class FileEditor:
             return Unfit.FOOTER
         self._require_rows(footer.rows)
         table = table_of(footer, self._table)
+        # Copied columns of row ids would lack those that only the log has.
         if table is None or self._origin is not None:
             return Unfit.COLUMNS
         why = cannot_be_edited(footer, table, written_by_us(table))

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tandem.delta.actions import (
+    BASE_ROW_ID,
+    ROW_COMMIT_VERSION,
     Action,
     AddFile,
     Commit,
@@ -440,7 +442,7 @@ def _list(body: Json, field: str) -> tuple[str, ...]:
 
 def _typed(extra: Json) -> Json:
     """Fields that we do not interpret, but that a checkpoint has as columns."""
-    for field in ("baseRowId", "defaultRowCommitVersion"):
+    for field in (BASE_ROW_ID, ROW_COMMIT_VERSION):
         if field in extra:
             extra[field] = _whole(extra, field)
     if "clusteringProvider" in extra:

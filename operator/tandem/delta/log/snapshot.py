@@ -20,6 +20,8 @@ from tandem import __version__
 from tandem.delta import schema as schema_
 from tandem.delta import stats as stats_
 from tandem.delta.actions import (
+    BASE_ROW_ID,
+    ROW_COMMIT_VERSION,
     AddFile,
     Commit,
     CommitInfo,
@@ -265,7 +267,7 @@ def commit_info(
     return CommitInfo(body)
 
 
-IDENTITY = ("path", "baseRowId", "defaultRowCommitVersion")
+IDENTITY = ("path", BASE_ROW_ID, ROW_COMMIT_VERSION)
 """Fields of `AddFile.extra` that are of this file, and of no other that replaces it."""
 
 

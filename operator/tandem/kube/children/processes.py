@@ -215,8 +215,10 @@ class ChildProcesses:
                 if child is not None:
                     await child.clean_up(body)
                 return
-            except ChildEnded as error:
-                tries += not isinstance(error, _Crowded)
+            except _Crowded:
+                continue  # nothing was tried
+            except ChildEnded:
+                tries += 1
 
     async def _pass_stop(self, uid: str, stopped: StopSignal) -> None:
         await stopped.wait()
@@ -299,7 +301,7 @@ class ChildProcesses:
                 raise ChildEnded("the operator has ended")
             others = len([*self._of_namespace(key.namespace)])
             if others and await asyncio.to_thread(self._pod.share) >= _CROWDED:
-                self._died(key, 0.0)
+                self._died(key, 0.0)  # so that there is a pause before the next try
                 _log.warning("the pod's memory is short", namespace=key.namespace, children=others)
                 raise _Crowded(
                     "it waits for a process: the memory of the operator's pod is short, and the "

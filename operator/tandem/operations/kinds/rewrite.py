@@ -18,8 +18,7 @@ from typing import Final, Literal
 from pyroaring import BitMap64
 
 from tandem.delta import dv, protocol
-from tandem.delta.actions import AddFile
-from tandem.delta.row_tracking import BASE_ID, VERSION
+from tandem.delta.actions import BASE_ROW_ID, ROW_COMMIT_VERSION, AddFile
 from tandem.errors import CountMismatch, LogGap, ManifestInvalid
 from tandem.intervals import IntervalSet, TimeInterval
 from tandem.jobs.formats import InputFile, JobLayout, RewriteJob
@@ -104,8 +103,8 @@ class RewriteKind:
             rows=cache.rows_of(add),
             dv=dv.to_base64(dead) if dead else "",
             partition_values=dict(add.partition_values),
-            base_row_id=add.extra.get(BASE_ID),
-            row_commit_version=add.extra.get(VERSION),
+            base_row_id=add.extra.get(BASE_ROW_ID),
+            row_commit_version=add.extra.get(ROW_COMMIT_VERSION),
         )
 
     def serves_edits(self, work: Work, input_bytes: int) -> Literal[True] | None:
@@ -410,7 +409,9 @@ def _input(file: InputFile, row_map: RowMap, *, cut: bool) -> RewriteInput:
 def _has_other_ids(view: SnapshotView, file: InputFile) -> bool:
     add = view.add(file.logged_path)
     ids = file.base_row_id, file.row_commit_version
-    return add is not None and (add.extra.get(BASE_ID), add.extra.get(VERSION)) != ids
+    return (
+        add is not None and (add.extra.get(BASE_ROW_ID), add.extra.get(ROW_COMMIT_VERSION)) != ids
+    )
 
 
 def _cut_in_words(decision: RewriteDecision) -> tuple[str, ...]:

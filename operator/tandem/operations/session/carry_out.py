@@ -17,9 +17,8 @@ from typing import Final
 import numpy as np
 from pyroaring import BitMap64
 
-from tandem.delta.actions import AddFile
+from tandem.delta.actions import BASE_ROW_ID, ROW_COMMIT_VERSION, AddFile
 from tandem.delta.log.snapshot import IDENTITY
-from tandem.delta.row_tracking import BASE_ID, VERSION
 from tandem.errors import CountMismatch, ManifestInvalid
 from tandem.jobs.formats import InputFile, RoundRequest, SideFileRef
 from tandem.jobs.results import OutputFile
@@ -264,8 +263,8 @@ def _edit(
         size=add.size,
         rows=file.rows,
         partition_values=dict(add.partition_values),
-        base_row_id=add.extra.get(BASE_ID),
-        row_commit_version=add.extra.get(VERSION),
+        base_row_id=add.extra.get(BASE_ROW_ID),
+        row_commit_version=add.extra.get(ROW_COMMIT_VERSION),
     )
     new = file.new
     if part is not None:
