@@ -16,12 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from tandem.delta import protocol
-from tandem.delta.actions import AddFile, Txn
+from tandem.delta import dv, protocol
+from tandem.delta.actions import BASE_ROW_ID, ROW_COMMIT_VERSION, AddFile, Txn
 from tandem.delta.datafiles.reader import DataFileReader
 from tandem.delta.log.files import to_adds
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.scan import table_format
+from tandem.distinct import IntArray
 from tandem.errors import ManifestInvalid
 from tandem.jobs.formats import InputFile, JobSpec, LogBlock, LogMergeJob
 from tandem.locks.rules import segment
@@ -67,6 +68,7 @@ from tandem.operations.model import (
     Work,
 )
 from tandem.operations.session.recovery import has_begun, identify, is_recorded
+from tandem.spark.runtime.control import origin_of
 from tandem.spec.compaction import CompactionType, TableCompaction
 from tandem.spec.status import MERGES_LOG, Plan, Reconciled, RowsAffected
 from tandem.spec.update import TableUpdate
@@ -101,7 +103,9 @@ class LogMergeKind:
     def _forget(self) -> None:
         """Drop what belongs to a plan and its result."""
         self._matches: dict[str, MatchedRows] = {}
-        self._places: dict[int, list[int]] = {}
+        self._places: dict[int, IntArray] = {}
+        self._row_ids: dict[int, IntArray] = {}
+        self._base_ids: dict[str, int | None] = {}
         self._cache: VectorCache | None = None
         self._log: _LogAtPlan | None = None
 
@@ -134,7 +138,7 @@ class LogMergeKind:
         cache = self._vectors(work)
         cache.load(add.deletion_vector for add in candidates if add.deletion_vector)
         job = LogMergeJob(
-            inputs=tuple(_input(cache, add) for add in candidates),
+            inputs=tuple(_input(base, cache, add) for add in candidates),
             blocks=tuple(
                 LogBlock(
                     logged_path=block.path,
@@ -224,7 +228,8 @@ class LogMergeKind:
             file.logged_path: found.inputs.get(number, nothing)
             for number, file in enumerate(job.inputs)
         }
-        self._places = {at: winners.tolist() for at, winners in found.outputs.items()}
+        self._base_ids = {file.logged_path: file.base_row_id for file in job.inputs}
+        self._places, self._row_ids = dict(found.outputs), dict(found.row_ids)
 
     def decide(self, work: Work) -> Decision:
         refusal = verdict_of_table(work, self.protocol_kind, needs_vectors=work.vectors_only)
@@ -239,7 +244,10 @@ class LogMergeKind:
         if (before.base_id, before.mark, before.live) != (now.base_id, now.mark, now.live):
             why = "another merge of the log, or a boundary such as an overwrite or a restore"
             return Decision(Verdict.REPLAN, why)
-        return Decision(Verdict.COMMIT, payload=self._result_at(work, now))
+        result = self._result_at(work, now)
+        if self._have_other_ids(result):
+            return Decision(Verdict.REPLAN, "rows of the log's keys have other row ids")
+        return Decision(Verdict.COMMIT, payload=result)
 
     def _log_at_plan(self, work: Work) -> _LogAtPlan:
         if self._log is None:
@@ -250,14 +258,30 @@ class LogMergeKind:
 
     def _result_at(self, work: Work, state: BlockLogState) -> MergeResult:
         """What the merge changes at the version that it might follow."""
-        self._match_new_files(work, state)
         view = SnapshotView(work.snapshot, self._vectors(work))
+        view.prefetch(self._matches)
+        if work.frozen[1].table.row_ids:
+            for path, base_id in self._base_ids.items():
+                add = view.add(path)
+                if add is not None and add.extra.get(BASE_ROW_ID) != base_id:
+                    self._matches.pop(path, None)
+        self._match_new_files(work, state)
         view.prefetch(self._matches)
         live = {path: file for path in self._matches if (file := view.get(path)) is not None}
         return at_version(
             {path: self._matches[path] for path in live},
             {path: file.dead for path, file in live.items()},
         )
+
+    def _have_other_ids(self, result: MergeResult) -> bool:
+        """Whether a winner that is shown was written with another id than that of the row that it
+        takes the place of now: others have deleted, added or replaced rows of its key."""
+        for at, written in self._row_ids.items():
+            winners = self._places[at]
+            other = written != result.ids_of(winners)
+            if any(winner not in result.beaten for winner in winners[other].tolist()):
+                return True
+        return False
 
     def _match_new_files(self, work: Work, state: BlockLogState) -> None:
         """Compare the rows of files that the job has not seen with the winners."""
@@ -267,18 +291,24 @@ class LogMergeKind:
         if not unknown.num_rows:
             return
         settings = settings_of(found.snapshot)
+        table = table_format(base).with_row_ids(work.frozen[1].table.row_ids or ())
         overlay = self._winners(found.log, found.snapshot, state, base).overlay
         mask = may_hold(base, settings, overlay.records, unknown)
         for add in to_adds(unknown.filter(pa.array(mask))):
+            input_ = _input(base, self._vectors(work), add)
             with DataFileReader(
                 work.table.store,
                 add.path,
-                table_format(base),
+                table,
                 partition_values=add.partition_values,
-                columns=settings.columns,
+                columns=(*settings.columns, *table.row_ids[:1]),
+                origin=origin_of(input_, table),
             ) as reader:
                 # With deleted rows: the file may have another vector at the next version.
-                self._matches[add.logged_path] = match(reader, overlay, BitMap64())
+                self._base_ids[add.logged_path] = input_.base_row_id
+                self._matches[add.logged_path] = match(
+                    reader, overlay, BitMap64(), with_ids=bool(table.row_ids)
+                )
 
     def change(self, work: Work) -> CommitContent:
         assert work.decision is not None
@@ -295,7 +325,7 @@ class LogMergeKind:
         for at, file in enumerate(result.outputs):
             beaten = BitMap64(
                 position
-                for position, winner in enumerate(self._places[at])
+                for position, winner in enumerate(self._places[at].tolist())
                 if winner in found.beaten
             )
             inserted += file.rows - len(beaten)
@@ -329,13 +359,20 @@ def _job(spec: JobSpec) -> LogMergeJob:
     return spec.job
 
 
-def _input(cache: VectorCache, add: AddFile) -> InputFile:
-    # The job looks at deleted rows, too: another vector may be the file's at the commit.
+def _input(base: Snapshot, cache: VectorCache, add: AddFile) -> InputFile:
+    # For ids alone: the job looks at deleted rows, too, since another vector may be the file's at
+    # the commit.
+    dead = BitMap64()
+    if protocol.keeps_row_ids(base.protocol, base.metadata):
+        dead = cache.dead(add)
     return InputFile(
         logged_path=add.logged_path,
         size=add.size,
         rows=cache.rows_of(add),
+        dv=dv.to_base64(dead) if dead else "",
         partition_values=dict(add.partition_values),
+        base_row_id=add.extra.get(BASE_ROW_ID),
+        row_commit_version=add.extra.get(ROW_COMMIT_VERSION),
     )
 
 
