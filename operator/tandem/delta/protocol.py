@@ -186,9 +186,9 @@ _TABLE = (
             "older files are read with the type that the table has now"),
     Feature("checkpointProtection", _always, _NOTHING,
             "commits are unaffected; other engines clean up the log of such tables"),
-    Feature("rowTracking", _property(_TRACKING), frozenset({OperationKind.UPDATE}),
-            "rows keep their ids in all operations but updates; if it is supported and not "
-            "enabled, files get ids and all is possible"),
+    Feature("rowTracking", _property(_TRACKING), _NOTHING,
+            "rows keep their ids and versions wherever they move, those with new values their ids; "
+            "if it is supported and not enabled, files get ids"),
     Feature("variantType", _type("variant"), _ALL, "variant columns have no Arrow form here"),
     Feature("variantType-preview", _type("variant"), _ALL,
             "variant columns have no Arrow form here"),

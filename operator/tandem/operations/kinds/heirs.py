@@ -156,7 +156,9 @@ class HeirSearch:
                 of_input = self._read_file(self._inputs[source], self._row_ids)
             except DataFileMissing:
                 return None  # another writer's vacuum
-            changed |= _differ(of_heir, of_input.take(pa.array(origins)))
+            ids, versions = _differ(of_heir, of_input.take(pa.array(origins)))
+            if ids.any() or versions[~changed].any():
+                return None
         return Heir(path, (HeirRows(source, rows, origins),), to_bitmap(rows[changed]))
 
     # By content
@@ -248,12 +250,10 @@ class HeirSearch:
         return found
 
 
-def _differ(some: pa.Table, others: pa.Table) -> BoolArray:
-    """Which rows of integers have other values."""
-    found = np.zeros(some.num_rows, dtype=bool)
-    for name in some.column_names:
-        found |= np.asarray(some[name]) != np.asarray(others[name])
-    return found
+def _differ(some: pa.Table, others: pa.Table) -> list[BoolArray]:
+    """For each column of integers, which rows have another value."""
+    names = some.column_names
+    return [np.asarray(some[name]) != np.asarray(others[name]) for name in names]
 
 
 def read_rows(
