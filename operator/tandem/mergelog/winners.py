@@ -273,10 +273,10 @@ def of_matches(input_: int, rows: MatchedRows) -> pa.Table:
         pa.nulls(count, pa.int32()),
         pa.nulls(count, pa.int64()),
     ]
-    return _matches(columns, None if rows.row_ids is None else pa.array(rows.row_ids))
+    return _matches(columns, rows.row_ids)
 
 
-def of_places(output: int, winners: IntArray, row_ids: pa.Array | None = None) -> pa.Table:
+def of_places(output: int, winners: IntArray, row_ids: IntArray | None = None) -> pa.Table:
     """The winners whose rows are those of output `output`, in order."""
     count = len(winners)
     columns = [
@@ -291,10 +291,10 @@ def of_places(output: int, winners: IntArray, row_ids: pa.Array | None = None) -
     return _matches(columns, row_ids)
 
 
-def _matches(columns: list[pa.Array], row_ids: pa.Array | None) -> pa.Table:
+def _matches(columns: list[pa.Array], row_ids: IntArray | None) -> pa.Table:
     if row_ids is None:
         return pa.table(columns, schema=MATCHES)
-    return pa.table([*columns, row_ids], schema=MATCHES_WITH_IDS)
+    return pa.table([*columns, pa.array(row_ids)], schema=MATCHES_WITH_IDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +328,7 @@ def read(table: pa.Table) -> MergeMatches:
         in_order = part.sort_by("output_position")
         outputs[number] = in_order["winner"].to_numpy()
         if with_ids:
-            row_ids[number] = pc.fill_null(in_order["row_id"], NO_ID).to_numpy()
+            row_ids[number] = in_order["row_id"].to_numpy()
     return MergeMatches(inputs, outputs, row_ids)
 
 

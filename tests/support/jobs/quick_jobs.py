@@ -414,7 +414,9 @@ def _write(opened: Control, rows: pa.Table, target_size: int) -> tuple[WrittenFi
     for version in table.row_ids[1:]:
         at = rows.schema.get_field_index(version)
         rows = rows.set_column(at, version, pa.nulls(rows.num_rows, pa.int64()))
-    writer = ParquetDataWriter(opened.store, opened.spec.data_prefix, table, target_size=target_size)
+    writer = ParquetDataWriter(
+        opened.store, opened.spec.data_prefix, table, target_size=target_size
+    )
     with writer:
         for batch in rows.to_batches():
             writer.write(batch)

@@ -22,7 +22,6 @@ from tandem.delta.datafiles.reader import DataFileReader
 from tandem.delta.log.files import to_adds
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.scan import table_format
-from tandem.distinct import IntArray
 from tandem.errors import ManifestInvalid
 from tandem.jobs.formats import InputFile, JobSpec, LogBlock, LogMergeJob
 from tandem.locks.rules import segment
@@ -68,6 +67,7 @@ from tandem.operations.model import (
     Work,
 )
 from tandem.operations.session.recovery import has_begun, identify, is_recorded
+from tandem.spark.jobs.log_merge import WrittenWinners, write_winners
 from tandem.spark.runtime.control import origin_of
 from tandem.spec.compaction import CompactionType, TableCompaction
 from tandem.spec.status import MERGES_LOG, Plan, Reconciled, RowsAffected
@@ -89,6 +89,14 @@ class _LogAtPlan:
     history: BaseHistory
 
 
+@dataclass(frozen=True, slots=True)
+class _Merge:
+    """What a merge commits: `hidden` are the rows of each file of winners that are not shown."""
+
+    result: MergeResult
+    hidden: tuple[BitMap64, ...]
+
+
 class LogMergeKind:
     """The `Kind` of one LogMerge."""
 
@@ -103,8 +111,7 @@ class LogMergeKind:
     def _forget(self) -> None:
         """Drop what belongs to a plan and its result."""
         self._matches: dict[str, MatchedRows] = {}
-        self._places: dict[int, IntArray] = {}
-        self._row_ids: dict[int, IntArray] = {}
+        self._written: list[WrittenWinners] = []
         self._base_ids: dict[str, int | None] = {}
         self._cache: VectorCache | None = None
         self._log: _LogAtPlan | None = None
@@ -229,7 +236,10 @@ class LogMergeKind:
             for number, file in enumerate(job.inputs)
         }
         self._base_ids = {file.logged_path: file.base_row_id for file in job.inputs}
-        self._places, self._row_ids = dict(found.outputs), dict(found.row_ids)
+        self._written = [
+            WrittenWinners(file, found.outputs[at], found.row_ids.get(at))
+            for at, file in enumerate(result.outputs)
+        ]
 
     def decide(self, work: Work) -> Decision:
         refusal = verdict_of_table(work, self.protocol_kind, needs_vectors=work.vectors_only)
@@ -245,9 +255,7 @@ class LogMergeKind:
             why = "another merge of the log, or a boundary such as an overwrite or a restore"
             return Decision(Verdict.REPLAN, why)
         result = self._result_at(work, now)
-        if self._have_other_ids(result):
-            return Decision(Verdict.REPLAN, "rows of the log's keys have other row ids")
-        return Decision(Verdict.COMMIT, payload=result)
+        return Decision(Verdict.COMMIT, payload=_Merge(result, self._hidden_at(work, now, result)))
 
     def _log_at_plan(self, work: Work) -> _LogAtPlan:
         if self._log is None:
@@ -273,15 +281,30 @@ class LogMergeKind:
             {path: file.dead for path, file in live.items()},
         )
 
-    def _have_other_ids(self, result: MergeResult) -> bool:
-        """Whether a winner that is shown was written with another id than that of the row that it
-        takes the place of now: others have deleted, added or replaced rows of its key."""
-        for at, written in self._row_ids.items():
-            winners = self._places[at]
-            other = written != result.ids_of(winners)
-            if any(winner not in result.beaten for winner in winners[other].tolist()):
-                return True
-        return False
+    def _hidden_at(
+        self, work: Work, state: BlockLogState, result: MergeResult
+    ) -> tuple[BitMap64, ...]:
+        """For each file of winners the rows that are not shown at this version: they are beaten, or
+        written with another id than that of the row that they take the place of. The latter are
+        written again: others have deleted, added or replaced rows of their keys."""
+        done = np.array(sorted(result.beaten), np.int64)
+        hidden = []
+        for each in self._written:
+            shown = ~np.isin(each.winners, done)
+            if each.row_ids is not None:
+                shown &= each.row_ids == result.ids_of(each.winners)
+            hidden.append(BitMap64(np.flatnonzero(~shown)))
+            done = np.concatenate([done, each.winners[shown]])
+        wanted = [np.empty(0, np.int64), *(each.winners for each in self._written)]
+        missing = np.setdiff1d(np.concatenate(wanted), done)
+        if len(missing):
+            found = self._log_at_plan(work)
+            won = self._winners(found.log, found.snapshot, state, work.snapshot)
+            ids = result.ids_of(np.arange(len(won.rows)))
+            again = write_winners(work.table.store, work.frozen[1], won, ids, missing)
+            self._written += again
+            hidden += [BitMap64() for _ in again]
+        return tuple(hidden)
 
     def _match_new_files(self, work: Work, state: BlockLogState) -> None:
         """Compare the rows of files that the job has not seen with the winners."""
@@ -312,26 +335,23 @@ class LogMergeKind:
 
     def change(self, work: Work) -> CommitContent:
         assert work.decision is not None
-        found = work.decision.payload
-        assert isinstance(found, MergeResult)
+        merge = work.decision.payload
+        assert isinstance(merge, _Merge)
+        found = merge.result
         plan, spec = work.frozen
-        job, result = _job(spec), work.results[0]
+        job = _job(spec)
         view = SnapshotView(work.snapshot, self._vectors(work))
         view.prefetch(found.hidden)
         created = new_segment(work.snapshot, work.now_ms)
         tags = output_tags(created.name, created.sequence)
         outputs = []
         inserted = 0
-        for at, file in enumerate(result.outputs):
-            beaten = BitMap64(
-                position
-                for position, winner in enumerate(self._places[at].tolist())
-                if winner in found.beaten
-            )
-            inserted += file.rows - len(beaten)
-            if len(beaten) < file.rows:
-                add = output_add(file, tags)
-                outputs.append(OutputFileChange(add, file.rows, beaten or None))
+        for each, hidden in zip(self._written, merge.hidden, strict=True):
+            rows = each.file.rows
+            inserted += rows - len(hidden)
+            if len(hidden) < rows:
+                add = output_add(each.file, tags)
+                outputs.append(OutputFileChange(add, rows, hidden or None))
         touched = tuple(_touched(view, found.hidden))
         log_id = self._log_at_plan(work).snapshot.metadata.id
         return CommitContent(

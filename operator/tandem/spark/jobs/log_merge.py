@@ -143,8 +143,6 @@ def match_file(
 
 def publish(control: Control, won: LogWinners, matches: Sequence[tuple[int, MatchedRows]]) -> None:
     """Write the winners' rows, and publish the result."""
-    outputs: list[OutputFile] = []
-    written: list[WrittenFile] = []
     job = control.spec.job
     assert isinstance(job, LogMergeJob)
     ids: IntArray | None = None
@@ -154,17 +152,10 @@ def publish(control: Control, won: LogWinners, matches: Sequence[tuple[int, Matc
         ids = at_plan.ids_of(np.arange(len(won.rows)))
     empty = (MATCHES if ids is None else MATCHES_WITH_IDS).empty_table()
     tables = [empty, *(of_matches(index, rows) for index, rows in matches)]
-    with _Upserts(control.store, control.spec, ids) as upserts:
-        _write(control.store, control.spec, won, upserts)
-        for files, winners in upserts.close():
-            start = 0
-            written += files
-            for file in files:
-                mine = winners[start : start + file.rows]
-                tables.append(of_places(len(outputs), mine, None if ids is None else ids[mine]))
-                outputs.append(output_file(file).model_copy(update={"fresh": True}))
-                start += file.rows
-    store_facts(control.store, control.spec.table.table_id, written)
+    shown = np.flatnonzero(~won.overlay.records.deleted)
+    written = write_winners(control.store, control.spec, won, ids, shown)
+    tables += [of_places(at, f.winners, f.row_ids) for at, f in enumerate(written)]
+    outputs = [each.file for each in written]
     control.publish(
         JobResult(
             operation_id=control.spec.operation_id,
@@ -178,12 +169,49 @@ def publish(control: Control, won: LogWinners, matches: Sequence[tuple[int, Matc
     )
 
 
-def _write(store: Store, spec: JobSpec, won: LogWinners, upserts: _Upserts) -> None:
-    """Write the rows of the winners that are no deletes, one part of a block after the other."""
+@dataclass(frozen=True, slots=True)
+class WrittenWinners:
+    """A file of winners: for each of its rows the winner, and, where rows keep their ids, the one
+    that it has, `NO_ID` for none."""
+
+    file: OutputFile
+    winners: IntArray
+    row_ids: IntArray | None = None
+
+
+def write_winners(
+    store: Store, spec: JobSpec, won: LogWinners, ids: IntArray | None, chosen: IntArray
+) -> list[WrittenWinners]:
+    """Write the rows of the chosen winners, which are no deletes, as files of the job.
+
+    Args:
+        ids: of the rows of all winners, `NO_ID` for a new one; None if rows keep none.
+        chosen: indexes of winners, ascending.
+    Raises: StatementFailed, StorageError.
+    """
+    written: list[WrittenFile] = []
+    found = []
+    with _Upserts(store, spec, ids) as upserts:
+        _write(store, spec, won, chosen, upserts)
+        for files, winners in upserts.close():
+            start = 0
+            written += files
+            for file in files:
+                mine = winners[start : start + file.rows]
+                output = output_file(file).model_copy(update={"fresh": True})
+                found.append(WrittenWinners(output, mine, None if ids is None else ids[mine]))
+                start += file.rows
+    store_facts(store, spec.table.table_id, written)
+    return found
+
+
+def _write(
+    store: Store, spec: JobSpec, won: LogWinners, shown: IntArray, upserts: _Upserts
+) -> None:
+    """Write rows of winners, one part of a block after the other."""
     job = spec.job
     assert isinstance(job, LogMergeJob)
     log, columns = Subfolder(store, LOG_FOLDER), _own_format(spec).schema.names
-    shown = np.flatnonzero(~won.overlay.records.deleted)
     for number, block in enumerate(blocks_of(job)):
         mine = shown[won.blocks[shown] == number]
         if len(mine):
@@ -196,8 +224,7 @@ class _Upserts:
     """Rows of winners as data files of the base table. Use as a context manager: an exception
     discards the unfinished files.
 
-    Args:
-        ids: of the rows of all winners, `NO_ID` for a new one; None if rows keep none.
+    Args: as in `write_winners`.
     """
 
     def __init__(self, store: Store, spec: JobSpec, ids: IntArray | None) -> None:
