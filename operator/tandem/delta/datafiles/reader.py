@@ -30,7 +30,13 @@ from tandem.delta.datafiles.conform import (
 )
 from tandem.delta.datafiles.times import ExactParquetFile
 from tandem.delta.partitions import to_scalar
-from tandem.delta.schema import StructType, column_mapping_mode, to_arrow_field
+from tandem.delta.schema import (
+    Field,
+    PrimitiveType,
+    StructType,
+    column_mapping_mode,
+    to_arrow_field,
+)
 from tandem.errors import CorruptDeletionVector, ObjectNotFound, StorageError
 from tandem.storage.store import Store
 
@@ -70,12 +76,24 @@ class TableFormat:
         """The columns that data files hold."""
         return self.schema.without(self.partition_columns)
 
+    def with_row_ids(self, names: Sequence[str]) -> TableFormat:
+        """The table with these two columns, or none, after its own."""
+        columns = (Field(name, PrimitiveType("long")) for name in names)
+        schema = StructType((*self.schema.fields, *columns))
+        return replace(self, schema=schema, row_ids=tuple(names))
+
     @property
     def without_row_ids(self) -> TableFormat:
         """The table with its own columns alone."""
         if not self.row_ids:
             return self
         return replace(self, schema=self.schema.without(self.row_ids), row_ids=())
+
+    @property
+    def names_of_updated(self) -> tuple[str, ...]:
+        """The columns of a row that has new values, in order: with its id, and without a version,
+        which is that of the commit then."""
+        return tuple(name for name in self.schema.names if name not in self.row_ids[1:])
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,29 @@ def with_row_ids(footer: FileFooter, table: TableFormat) -> FileFooter:
     return replace(footer, schema=schema, orders=thrift.list_bytes(orders))
 
 
+def _schema_of(table: TableFormat) -> pa.Schema:
+    return pa.schema([to_arrow_field(table.schema[name]) for name in table.row_ids])
+
+
+def encoded_row_ids(rows: pa.Table, table: TableFormat, like: RowGroup) -> ChunkSource:
+    """The ids and versions of the rows of a row group, as columns after those of another one.
+    Raises: FooterInvalid."""
+    sink = io.BytesIO()
+    with arrow_writer(
+        sink,
+        _schema_of(table),
+        dictionary=[],
+        row_ids=table.row_ids,
+        compression=codec_of(table.configuration),
+        write_page_index=any(chunk.offset_index is not None for chunk in like.chunks),
+    ) as writer:
+        writer.write_table(rows, row_group_size=rows.num_rows)
+    source = cast(BinaryIO, pa.BufferReader(sink.getvalue()))
+    footer = parse(read_footer(source), source.seek(0, 2))
+    [encoded] = footer.groups
+    return ChunkSource(source, footer, dict(enumerate(encoded.chunks, len(like.chunks))), {})
+
+
 class RowIdColumns:
     """The ids and versions of the rows of a file, encoded by row group. Use as a context manager.
 
@@ -79,8 +102,7 @@ class RowIdColumns:
         self, store: Store, path: str, table: TableFormat, origin: RowOrigin, *, in_file: bool
     ) -> None:
         self._table, self._origin = table, origin
-        fields = [to_arrow_field(table.schema[name]) for name in table.row_ids]
-        self._schema = pa.schema(fields)
+        self._schema = _schema_of(table)
         self._position = 0
         self._reader = (
             DataFileReader(store, path, table, columns=table.row_ids, origin=origin)
@@ -95,20 +117,7 @@ class RowIdColumns:
         self._position += group.rows
         if rows.num_rows != group.rows:
             raise FooterInvalid(f"{rows.num_rows} rows in row group {number}, not {group.rows}")
-        sink = io.BytesIO()
-        with arrow_writer(
-            sink,
-            self._schema,
-            dictionary=[],
-            row_ids=self._table.row_ids,
-            compression=codec_of(self._table.configuration),
-            write_page_index=any(chunk.offset_index is not None for chunk in group.chunks),
-        ) as writer:
-            writer.write_table(rows, row_group_size=rows.num_rows)
-        source = cast(BinaryIO, pa.BufferReader(sink.getvalue()))
-        footer = parse(read_footer(source), source.seek(0, 2))
-        [encoded] = footer.groups
-        return ChunkSource(source, footer, dict(enumerate(encoded.chunks, len(group.chunks))), {})
+        return encoded_row_ids(rows, self._table, group)
 
     def _rows(self, number: int, count: int) -> pa.Table:
         if self._reader is not None:

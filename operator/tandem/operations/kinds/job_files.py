@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from tandem.delta import dv
-from tandem.delta.actions import AddFile
+from tandem.delta.actions import BASE_ROW_ID, ROW_COMMIT_VERSION, AddFile
 from tandem.delta.datafiles.copyable import DELETED_SHARE, Unfit, counted_reasons, is_small
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import ManifestInvalid
@@ -207,6 +207,8 @@ def input_file(view: SnapshotView, path: str, wanted: BitMap64 | None) -> InputF
         rows=state.rows,
         dv=dv.to_base64(skipped) if skipped else "",
         partition_values=dict(add.partition_values),
+        base_row_id=add.extra.get(BASE_ROW_ID),
+        row_commit_version=add.extra.get(ROW_COMMIT_VERSION),
     )
 
 
