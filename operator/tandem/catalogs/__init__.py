@@ -1,0 +1,9 @@
+"""Catalogs: what decides which versions a table has, where it lies, and what may be done to it.
+
+Speaks to catalogs only; tables are read and written through `tandem.storage`. The token of a
+catalog is in no error, log or text of an object of this package.
+
+    rest     JSON over HTTP
+    unity    a table in Unity Catalog
+    vended   a store with the credentials that a catalog gives for a table
+"""
