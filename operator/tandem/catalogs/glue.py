@@ -12,7 +12,7 @@ from tandem.remedies import CREDENTIALS
 from tandem.spec.catalog import GlueTable, parts_of
 from tandem.storage.options import settings
 from tandem.storage.s3 import client_of_service
-from tandem.storage.time_limits import time_limits
+from tandem.storage.time_limits import TimeLimits, time_limits
 
 _ENDPOINTS: Final = ("AWS_ENDPOINT_URL_GLUE", "AWS_ENDPOINT_URL")
 """AWS's own variables of the process; those of a Secret do not count."""
@@ -31,11 +31,16 @@ _DENIED: Final = frozenset(
 
 
 def look_up(
-    named: GlueTable, environ: Mapping[str, str] | None = None, *, resource: str
+    named: GlueTable,
+    environ: Mapping[str, str] | None = None,
+    *,
+    resource: str,
+    ceiling_s: float | None = None,
 ) -> RegisteredTable:
     """The table as Glue describes it.
 
     Args:
+        ceiling_s: how long the request may take, in seconds; None for any time.
         environ: credentials that replace the process's own variables of the same names.
         resource: the table as the command line spells it, for messages.
     Raises: TableNotFound, AccessDenied, UnsupportedFeature for a link to another table, InvalidSpec
@@ -45,7 +50,8 @@ def look_up(
     asked = {"DatabaseName": database, "Name": table}
     if named.catalog_id is not None:
         asked["CatalogId"] = named.catalog_id
-    found = _call(_client(named, environ, resource), asked, resource).get("Table", {})
+    client = _client(named, environ, time_limits({}, ceiling_s), resource)
+    found = _call(client, asked, resource).get("Table", {})
     if target := found.get("TargetTable"):
         raise UnsupportedFeature(
             "this is a link to another table",
@@ -64,11 +70,13 @@ def look_up(
     )
 
 
-def _client(named: GlueTable, environ: Mapping[str, str] | None, resource: str) -> Any:
+def _client(
+    named: GlueTable, environ: Mapping[str, str] | None, limits: TimeLimits, resource: str
+) -> Any:
     chosen = settings("s3", {}, environ)
     endpoint = named.endpoint or next(filter(None, map(os.environ.get, _ENDPOINTS)), None)
     config = {**chosen.config, "region": named.region}
-    client = client_of_service("glue", config, time_limits({}), endpoint=endpoint)
+    client = client_of_service("glue", config, limits, endpoint=endpoint)
     if client is not None:
         return client
     try:

@@ -18,10 +18,9 @@ from tandem.catalogs.registered import RegisteredTable
 from tandem.errors import StorageError, TableNotFound
 from tandem.spec.catalog import HiveTable, parts_of
 
-DEFAULT_PORT: Final = 9083
 CONNECT_S: Final = 5.0
 ANSWER_S: Final = 30.0
-"""For the whole answer."""
+"""For the whole call."""
 MOST_BYTES: Final = 32 << 20
 """Of an answer. A table of 10,000 columns takes about 1 MB."""
 _DEEPEST: Final = 32
@@ -47,20 +46,23 @@ _META_ERROR, _NO_SUCH_OBJECT = 1, 2
 _RESULT: Final[Wanted] = {0: {1: _TABLE}, _META_ERROR: _ERROR, _NO_SUCH_OBJECT: _ERROR}
 
 
-def look_up(named: HiveTable, *, resource: str) -> RegisteredTable:
+def look_up(named: HiveTable, *, resource: str, ceiling_s: float | None = None) -> RegisteredTable:
     """The table as the metastore describes it.
 
     Args:
+        ceiling_s: how long the call may take, in seconds; None for `ANSWER_S`.
         resource: the table as the command line spells it, for messages.
     Raises: TableNotFound; StorageError if the metastore does not answer, or not in this protocol.
     """
     database, table = parts_of(named.name)
-    parts = urlsplit(named.uri)
-    address = (parts.hostname or "", parts.port or DEFAULT_PORT)
+    parts = urlsplit(named.address)
+    address = (parts.hostname or "", parts.port or 0)
+    within_s = min(ANSWER_S, ceiling_s or ANSWER_S)
+    until_s = time.monotonic() + within_s
     try:
-        with socket.create_connection(address, timeout=CONNECT_S) as connection:
+        with socket.create_connection(address, min(CONNECT_S, within_s)) as connection:
             connection.sendall(_request(database, table))
-            answer = _Answer(connection, time.monotonic() + ANSWER_S).result()
+            answer = _Answer(connection, until_s).result()
     except (OSError, _NotThrift) as error:
         raise StorageError(
             "the Hive Metastore did not answer as expected",

@@ -13,7 +13,8 @@ from tandem.spec.fields import DnsName, Model, StrictStr, cel, exactly_one
 # A part in backquotes, as in SQL, may contain dots and spaces; a backquote in it is doubled.
 _PART: Final = r"(`([^`\x00-\x1f]|``)+`|[^.`\s\x00-\x1f/]+)"
 _ANY_PART: Final = re.compile(_PART)
-_HOST: Final = r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?"
+_NUMBER: Final = "([0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+_HOST: Final = rf"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:{_NUMBER})?"
 _TWO: Final = rf"^{_PART}[.]{_PART}$"
 _THREE: Final = rf"^{_PART}[.]{_PART}[.]{_PART}$"
 _HTTP: Final = rf"^https?://{_HOST}(/[A-Za-z0-9._~/-]*)?$"
@@ -26,6 +27,8 @@ _NOT_REGION: Final = "must be an AWS region such as eu-central-1"
 _NOT_ACCOUNT: Final = "must be the 12 digits of an AWS account, in quotes"
 _ENCODED: Final = re.compile(r"[%/?#\s]")
 """What is percent-encoded in the name of a table that stands in a URL."""
+HIVE_PORT: Final = 9083
+_PORT: Final = re.compile(r":\d+$")
 _URL: Final = re.compile(r"(?s)(unity|unity\+http|hive|glue)://(.*)/([^/]*)")
 _SCHEMES: Final = {"unity": "https", "unity+http": "http", "hive": "thrift"}
 _SPELLED: Final = {uri: scheme for scheme, uri in _SCHEMES.items()}
@@ -122,11 +125,17 @@ class TokenRef(Model):
 class UnityTable(Model):
     uri: HttpUri
     """Where Unity Catalog is: `https://host[:port]`. Plain `http://` sends the token unencrypted.
-    In a cluster the host must be one of the administrator's `allowedEndpoints`, if there are rules."""
+    In a cluster the host must be one of the administrator's `allowedEndpoints`, if there are
+    rules."""
     name: ThreePartName
     """The table: `catalog.schema.table`. Parts with dots or spaces are put into backquotes."""
     token_secret_ref: TokenRef | None = None
     """The token of the catalog. Only the engine uses it; jobs do not get it."""
+
+    @property
+    def address(self) -> str:
+        """Where requests go: the URL of a host."""
+        return self.uri
 
 
 class HiveTable(Model):
@@ -135,6 +144,11 @@ class HiveTable(Model):
     host must be one of the administrator's `allowedEndpoints`, if there are rules."""
     name: TwoPartName
     """The table: `database.table`. Parts with dots or spaces are put into backquotes."""
+
+    @property
+    def address(self) -> str:
+        """As of `UnityTable`, always with a port."""
+        return self.uri if _PORT.search(self.uri) else f"{self.uri}:{HIVE_PORT}"
 
 
 class GlueTable(Model):
@@ -147,6 +161,11 @@ class GlueTable(Model):
     endpoint: HttpUri | None = None
     """Instead of AWS's own. In a cluster the host must be one of the administrator's
     `allowedEndpoints`, if there are rules."""
+
+    @property
+    def address(self) -> str | None:
+        """As of `UnityTable`; None for AWS's own."""
+        return self.endpoint
 
 
 class Catalog(Model):
@@ -168,6 +187,12 @@ class Catalog(Model):
         found = self.unity or self.hive or self.glue
         assert found is not None
         return found
+
+    @property
+    def kind(self) -> str:
+        """The name of the field that is given."""
+        [kind] = self.model_fields_set
+        return kind
 
     @property
     def url(self) -> str:
