@@ -3,7 +3,10 @@
 Speaks to catalogs only; tables are read and written through `tandem.storage`. The token of a
 catalog is in no error, log or text of an object of this package.
 
-    rest     JSON over HTTP
-    unity    a table in Unity Catalog
-    vended   a store with the credentials that a catalog gives for a table
+    rest        JSON over HTTP
+    unity       a table in Unity Catalog
+    vended      a store with the credentials that a catalog gives for a table
+    registered  what a Hive Metastore or Glue says of a table
+    hive        the Hive Metastore's one call, over Thrift
+    glue        AWS Glue's one call
 """

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -60,6 +61,7 @@ from tandem.storage import open_store, probe_put_if_absent
 from tandem.timeline.segments import segments
 
 if TYPE_CHECKING:
+    from tandem.catalogs.lookup import CatalogEntry
     from tandem.mergelog.versions import LogFacts
     from tandem.planning.auto.facts import AutoCompactionDecision
 
@@ -84,15 +86,23 @@ def open_table(
     allowed_prefixes: tuple[str, ...] = (),
     environ: Mapping[str, str] | None = None,
     ceiling_s: float | None = None,
+    entry: CatalogEntry | None = None,
 ) -> Table:
-    """The table of a LakeTable; nothing is read yet. Arguments as of `open_store`, but
-    `allowed_prefixes` are `Table`'s.
+    """The table of a LakeTable. Nothing of it is read yet; its catalog is asked, if it has one.
+    Arguments as of `open_store`, but `allowed_prefixes` are `Table`'s.
 
-    Raises: InvalidSpec, LocationNotAllowed, StorageError.
+    Args:
+        entry: what the catalog has answered already.
+    Raises: InvalidSpec, LocationNotAllowed, StorageError; as `look_up`.
     """
+    if entry is None and resource.spec.catalog is not None:
+        from tandem.catalogs.lookup import TOKEN_VARIABLE, look_up
+
+        token = os.environ.get(TOKEN_VARIABLE, "")
+        entry = look_up(resource, token=lambda: token, environ=environ, ceiling_s=ceiling_s)
     options = resource.spec.storage.options
     store = open_store(
-        resource.spec.location,
+        resource.location if entry is None else entry.location,
         options,
         allowed_prefixes=allowed_prefixes or resource.spec.storage.clone_sources,
         environ=environ,
@@ -206,7 +216,9 @@ def _no_table(table: Table) -> TableNotFound:
         field="spec.location",
         found=table.location,
         expected="a Delta table",
-        remedy="Correct the location, or set spec.create",
+        remedy="Correct the location, or set spec.create"
+        if table.spec is None or table.spec.spec.catalog is None
+        else "The catalog has this location: correct the table there, or the name",
     )
 
 
@@ -386,6 +398,7 @@ def status_of_table(
     when = rfc3339(now_ms)
     return TableStatus(
         observed_generation=generation,
+        location=table.location,
         phase=Phase.SUCCEEDED,
         conditions=(
             Condition(

@@ -107,9 +107,14 @@ def table_of(target: Target, word: str, more: Mapping[str, Any]) -> LakeTable:
         "spec.storage.options": "--option",
         "spec.storage.cloneSources": "--clone-source",
         "spec.location": "LOCATION",
+        "spec.catalog": "LOCATION",
     }
     metadata: dict[str, Any] = {"name": _name_of(target.location)}
     spec: dict[str, Any] = {"location": target.location}
+    if target.catalog is not None:
+        spec = {
+            "catalog": target.catalog.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        }
     if target.table is not None:
         manifest = target.table.manifest()
         metadata, spec = manifest["metadata"], manifest["spec"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO, Protocol, TypeVar
 
 import structlog
@@ -188,6 +188,14 @@ class TableDependencies:
 
 
 @dataclass(frozen=True, slots=True)
+class _Credentials:
+    """`environ`: the Secret of the store; None for none. `token`: that of Unity Catalog, or ""."""
+
+    environ: dict[str, str] | None = field(default=None, repr=False)
+    token: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class AutoCompactionState:
     """What automatic compaction waits for.
 
@@ -252,6 +260,7 @@ class TableContext:
         facts, log, auto = self.facts or _NO_STATUS, self.log_facts, self.auto_compaction
         return status.TableFigures(
             uid=self.uid,
+            location=None if self.table is None else self.table.location,
             ready=self.is_ready,
             reason=str(Reason.PENDING if first is None else first.reason),
             message="the table has not been read yet" if first is None else first.message,
@@ -355,11 +364,14 @@ class TableContext:
     # Opening
 
     async def _open(self, resource: LakeTable) -> None:
-        environ, version = await self._environ(resource)
         opened = self._opened
-        if opened is not None and self.resource == resource and version == self._secret_version:
+        # What a catalog says of a name may change without a trace in the resource.
+        asks = resource.spec.catalog is not None and self._looks % _FULL_LOOK_EVERY == 0
+        found, version = await self._credentials(resource, anyway=asks)
+        same = opened is not None and self.resource == resource and version == self._secret_version
+        if same and not asks:
             return
-        fresh = await self._dependencies.threads(lambda: self._reopened(resource, environ))
+        fresh = await self._dependencies.threads(lambda: self._reopened(resource, found))
         same = opened is not None and opened.location == fresh.location
         if same and opened is not None and isinstance(opened.store, RenewableStore):
             # Running operations continue with the new credentials.
@@ -371,55 +383,96 @@ class TableContext:
         self._opened = replace(fresh, store=store, log=DeltaLog(store))
         if self.log is None:
             self.log = TableLog(self._opened.log)
-        if environ is not None:
-            self._dependencies.on_secret(version, environ)
+        if found.environ is not None:
+            self._dependencies.on_secret(version, found.environ)
         if version != self._secret_version and self._secret_version:
             _log.info("credentials renewed", table=resource.name, namespace=resource.namespace)
         self._secret_version = version
 
-    async def _environ(self, resource: LakeTable) -> tuple[dict[str, str] | None, str]:
-        """The credentials, and the version of the Secret that they come from."""
-        reference = resource.spec.storage.secret_ref
-        if reference is None:
-            return None, ""
+    async def _credentials(
+        self, resource: LakeTable, *, anyway: bool = False
+    ) -> tuple[_Credentials, str]:
+        """The content of the Secrets of its store and of its catalog, and their versions. Those
+        that were read lately are read again if something else has changed, or `anyway`."""
+        reference, catalog = resource.spec.storage.secret_ref, resource.spec.catalog
+        token_of = catalog.unity.token_secret_ref if catalog and catalog.unity else None
+        if reference is None and token_of is None:
+            return _Credentials(), ""
         now = asyncio.get_running_loop().time()
         recent = self._secret_looked_s and now - self._secret_looked_s < _SECRET_S
-        if recent and self.resource == resource and self._secret_version:
-            return None, self._secret_version
-        path = ResourcePath("", "v1", "secrets", resource.namespace, reference.name)
+        if recent and self.resource == resource and self._secret_version and not anyway:
+            return _Credentials(), self._secret_version
+        environ, token, version = None, "", ""
+        if reference is not None:
+            field, remedy = "spec.storage.secretRef", "with keys such as AWS_ACCESS_KEY_ID"
+            environ, version = await self._secret(resource, reference.name, field, remedy)
+        if token_of is not None:
+            field = "spec.catalog.unity.tokenSecretRef"
+            remedy = f"with the token as {token_of.key}"
+            values, its_version = await self._secret(resource, token_of.name, field, remedy)
+            token, version = values.get(token_of.key, ""), version + its_version
+            if not token:
+                raise ReferenceNotFound(
+                    "the Secret has no such key, or nothing in it",
+                    resource=resource.id,
+                    field=f"{field}.key",
+                    found=token_of.key,
+                    expected=", ".join(sorted(values)) or "a key",
+                    remedy=f"Create it again, {remedy}",
+                )
+        self._secret_looked_s = now
+        return _Credentials(environ, token), version
+
+    async def _secret(
+        self, resource: LakeTable, name: str, field: str, remedy: str
+    ) -> tuple[dict[str, str], str]:
+        """The content of a Secret, and its version."""
+        path = ResourcePath("", "v1", "secrets", resource.namespace, name)
         try:
             secret = await self._dependencies.api.get(path)
         except NotFound:
             raise ReferenceNotFound(
                 "there is no Secret of this name in the namespace",
                 resource=resource.id,
-                field="spec.storage.secretRef.name",
-                found=reference.name,
-                remedy="Create it, with keys such as AWS_ACCESS_KEY_ID",
+                field=f"{field}.name",
+                found=name,
+                remedy=f"Create it, {remedy}",
             ) from None
         except Forbidden:
             raise AccessDenied(
                 "the operator may not read this Secret",
                 resource=resource.id,
-                field="spec.storage.secretRef.name",
-                found=reference.name,
+                field=f"{field}.name",
+                found=name,
                 remedy="Bind the operator's role in this namespace",
             ) from None
-        self._secret_looked_s = now
         data: Mapping[str, Any] = secret.get("data") or {}
-        environ = {key: _text(value) for key, value in data.items()}
-        return environ, secret["metadata"]["uid"] + secret["metadata"]["resourceVersion"]
+        values = {key: _text(value) for key, value in data.items()}
+        return values, secret["metadata"]["uid"] + secret["metadata"]["resourceVersion"]
 
-    def _reopened(self, resource: LakeTable, environ: dict[str, str] | None) -> Table:
-        allowed = self._dependencies.allowed
+    def _reopened(self, resource: LakeTable, found: _Credentials) -> Table:
+        allowed, environ = self._dependencies.allowed, found.environ
+        entry, location = None, None
+        if resource.spec.catalog is not None:
+            from tandem.catalogs.lookup import look_up
+
+            allowed.check_catalog(resource, environ)
+            entry = look_up(
+                resource,
+                token=lambda: found.token,
+                environ=environ,
+                ceiling_s=self._dependencies.ceiling_s,
+            )
+            location = entry.location
         if environ is not None:
-            allowed.check_endpoints(resource, environ)
-        prefixes = allowed.check(resource)
+            allowed.check_endpoints(resource, environ, location)
+        prefixes = allowed.check(resource, location)
         return tables.open_table(
             resource,
             allowed_prefixes=prefixes,
             environ=environ,
             ceiling_s=self._dependencies.ceiling_s,
+            entry=entry,
         )
 
     async def _adopt(self, resource: LakeTable) -> None:
