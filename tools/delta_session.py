@@ -6,6 +6,7 @@ The product itself never needs Delta's jars: here they make Spark the second ora
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 import warnings
@@ -48,6 +49,15 @@ def delta_jars() -> list[Path]:
             f"Delta's jars are not in {folder}: run `python tools/spark_setup.py --tests`"
         )
     return jars
+
+
+def unity_catalog_jar() -> Path:
+    """The jar with Spark's catalog for tables in Unity Catalog (`tools/unity`). Its name has a
+    digest of what it is made from. Not among the class path of every session: one that needs it has
+    it as `spark.jars`."""
+    source = Path(__file__).resolve().parent / "unity" / "UCSingleCatalog.scala"
+    made_from = source.read_bytes() + DELTA_PACKAGE.encode()
+    return cache_dir() / "unity" / f"catalog-{hashlib.sha256(made_from).hexdigest()[:16]}.jar"
 
 
 @cache
