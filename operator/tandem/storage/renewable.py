@@ -115,6 +115,7 @@ class VendedStore(_Passing):
     ) -> None:
         self._vend, self._opened, self._clock = vend, opened, clock
         self._lock = threading.Lock()
+        self._due_ms: int | None = None
         self._renew()
 
     @property
@@ -147,7 +148,8 @@ class VendedStore(_Passing):
         # In this order: a call that sees the new time sees the new store, too.
         self._store, self._last = self._opened(vended.environ), vended
         now_ms, expires_ms = self._clock.now_ms(), vended.expires_ms
-        self._due_ms = None if expires_ms is None else now_ms + max(expires_ms - now_ms, 0) // 2
+        left_ms = None if expires_ms is None else max(expires_ms - now_ms, 0)
+        self._due_ms = None if left_ms is None else now_ms + left_ms // 2
 
     def _is_due(self, now_ms: int) -> bool:
         return self._due_ms is not None and now_ms >= self._due_ms
