@@ -1,7 +1,7 @@
 """Make Spark start fast, and download the tests' Spark parts. Idempotent; a no-op once done.
 
     python tools/spark_setup.py            the class-data archive of the product's jobs
-    python tools/spark_setup.py --tests    also Delta's jars, the tests' archive, and Spark's catalog
+    python tools/spark_setup.py --tests    also Delta's jars, the tests' archive, Spark's catalog
                                            for tables in Unity Catalog
 
 All of it goes below `$TANDEM_CACHE` (default `~/.cache/tandem`) and can be deleted at any time.
