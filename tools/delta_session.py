@@ -91,9 +91,9 @@ def _quick_workers() -> Iterator[None]:
 
 
 def unity_conf(url: str) -> dict[str, str]:
-    """Settings of a session that has the catalog `main` of a Unity Catalog, whose tables are local
+    """Settings of a session that has the catalog `unity` of a Unity Catalog, whose tables are local
     folders."""
-    catalog = "spark.sql.catalog.main"
+    catalog = "spark.sql.catalog.unity"
     return {
         "spark.jars": str(unity_catalog_jar()),
         catalog: "io.unitycatalog.spark.UCSingleCatalog",

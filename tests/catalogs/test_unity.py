@@ -42,7 +42,6 @@ def staged(table: ManagedTable, version: int) -> RatifiedCommit:
     name, now_ms = f"{version:020d}.{uuid.uuid4()}.json", int(time.time() * 1000) + version
     info = {"commitInfo": {"inCommitTimestamp": now_ms, "operation": "WRITE", "txnId": name}}
     folder = table.folder / "_delta_log" / "_staged_commits"
-    folder.mkdir(exist_ok=True)
     (folder / name).write_text(json.dumps(info) + "\n")
     return RatifiedCommit(version, name, (folder / name).stat().st_size, now_ms, now_ms)
 

@@ -208,8 +208,9 @@ class SparkCalls:
 
 
 class DuckdbCalls:
-    """DuckDB, with the catalog `main` of a Unity Catalog. Its extensions are packages, each with a
-    file of the version that it belongs to."""
+    """DuckDB, with the catalog `unity` of a Unity Catalog. Its extensions are packages, each with a
+    file of the version that it belongs to. It attaches the catalog for each statement: while that
+    is attached, it remembers the versions of tables."""
 
     def __init__(self, url: str) -> None:
         import duckdb
@@ -223,27 +224,25 @@ class DuckdbCalls:
         self._connection.execute(
             f"CREATE SECRET (TYPE unity_catalog, TOKEN 'of-duckdb', ENDPOINT '{url}')"
         )
-        self._connection.execute(
-            "ATTACH 'main' AS main (TYPE unity_catalog, DEFAULT_SCHEMA 'lake')"
-        )
 
     def sql(self, text: str) -> None:
         """Raises: Refused."""
-        self._executed(text)
+        self.query(text)
 
     def query(self, text: str) -> list[Row]:
         """Raises: Refused."""
-        found = self._executed(text)
-        names = [each[0] for each in found.description]
-        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
-
-    def _executed(self, text: str) -> Any:
         import duckdb
 
+        attach = "ATTACH 'unity' AS unity (TYPE unity_catalog, DEFAULT_SCHEMA 'lake')"
+        self._connection.execute(attach)
         try:
-            return self._connection.execute(text)
+            found = self._connection.execute(text)
+            names = [each[0] for each in found.description]
+            return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
         except duckdb.Error as error:
             raise Refused(type(error).__name__, str(error)[:2000]) from error
+        finally:
+            self._connection.execute("DETACH unity")
 
 
 def _gate() -> Callable[[int, str], bool]:

@@ -26,7 +26,7 @@ from tandem.catalogs.unity import API, UnityTable
 
 Json = Any
 _REPOSITORY = Path(__file__).resolve().parents[3]
-CATALOG, SCHEMA = "main", "lake"
+CATALOG, SCHEMA = "unity", "lake"
 TOKEN = "token-of-tests-4f1d"
 """The server takes any; what must appear nowhere."""
 _ROW_IDS = {
@@ -180,7 +180,7 @@ def _write_first(
         },
     ]
     log = folder / "_delta_log"
-    log.mkdir(parents=True)
+    (log / "_staged_commits").mkdir(parents=True)  # Spark makes no folder on a local disk
     (log / f"{0:020d}.json").write_text("".join(json.dumps(each) + "\n" for each in actions))
 
 
