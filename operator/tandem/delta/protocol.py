@@ -215,9 +215,9 @@ _TABLE = (
     Feature("coordinatedCommits-preview", _property_set("delta.coordinatedCommits."), _WRITES,
             "commits go through a coordinator, not through the log folder", blocks_commits=True),
     Feature("catalogManaged", _always, _NOTHING,
-            "the catalog, not the log folder, says what is committed"),
+            "the catalog says what is committed: opened through it, never by location"),
     Feature("catalogOwned-preview", _always, _NOTHING,
-            "the catalog, not the log folder, says what is committed"),
+            "the catalog says what is committed: opened through it, never by location"),
     Feature("tandem.mergeLog", _always, _WRITES,
             "the log of a merge-on-read table is written by log writers and log compactions"),
     Feature("redirectReaderWriter-preview", _property_set("delta.redirectReaderWriter"), _ALL,
@@ -516,9 +516,9 @@ def check_readable(
     """
     schema = parse(metadata.schema_string, resource=resource)
     check_names(schema, metadata.partition_columns, resource=resource)
-    of_catalog = [(n, FEATURES[n].why) for n in OF_CATALOGS if n in reader_features(protocol)]
+    of_catalog = [(n, FEATURES[n].why) for n in OF_CATALOGS if n in writer_features(protocol)]
     if of_catalog and not managed:
-        _refuse(of_catalog, "the table cannot be opened by its location", resource, BY_CATALOG)
+        _refuse(of_catalog, "the table cannot be opened by its location", resource, _BY_CATALOG)
     found = list(_too_new(protocol, reads=True))
     for name in sorted(reader_features(protocol)):
         feature = FEATURES.get(name)
@@ -550,7 +550,7 @@ def check_commits(protocol: Protocol, metadata: Metadata, *, resource: str = "")
     _refuse(found, "committing is refused", resource)
 
 
-BY_CATALOG = (
+_BY_CATALOG = (
     "Name it as its catalog does: unity://HOST/CATALOG.SCHEMA.TABLE in place of the location, or "
     "spec.catalog in a LakeTable"
 )
