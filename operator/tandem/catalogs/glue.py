@@ -9,7 +9,7 @@ from typing import Any, Final
 from tandem.catalogs.registered import RegisteredTable
 from tandem.errors import AccessDenied, StorageError, TableNotFound, TandemError, UnsupportedFeature
 from tandem.remedies import CREDENTIALS
-from tandem.spec.catalog import GlueTable, parts_of
+from tandem.spec.catalog import GlueName, parts_of
 from tandem.storage.options import settings
 from tandem.storage.s3 import client_of_service
 from tandem.storage.time_limits import TimeLimits, time_limits
@@ -31,7 +31,7 @@ _DENIED: Final = frozenset(
 
 
 def look_up(
-    named: GlueTable,
+    named: GlueName,
     environ: Mapping[str, str] | None = None,
     *,
     resource: str,
@@ -71,7 +71,7 @@ def look_up(
 
 
 def _client(
-    named: GlueTable, environ: Mapping[str, str] | None, limits: TimeLimits, resource: str
+    named: GlueName, environ: Mapping[str, str] | None, limits: TimeLimits, resource: str
 ) -> Any:
     chosen = settings("s3", {}, environ)
     endpoint = named.endpoint or next(filter(None, map(os.environ.get, _ENDPOINTS)), None)

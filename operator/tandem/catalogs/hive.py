@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from tandem.catalogs.registered import RegisteredTable
 from tandem.errors import StorageError, TableNotFound
-from tandem.spec.catalog import HiveTable, parts_of
+from tandem.spec.catalog import HiveName, parts_of
 
 CONNECT_S: Final = 5.0
 ANSWER_S: Final = 30.0
@@ -46,7 +46,7 @@ _META_ERROR, _NO_SUCH_OBJECT = 1, 2
 _RESULT: Final[Wanted] = {0: {1: _TABLE}, _META_ERROR: _ERROR, _NO_SUCH_OBJECT: _ERROR}
 
 
-def look_up(named: HiveTable, *, resource: str, ceiling_s: float | None = None) -> RegisteredTable:
+def look_up(named: HiveName, *, resource: str, ceiling_s: float | None = None) -> RegisteredTable:
     """The table as the metastore describes it.
 
     Args:
