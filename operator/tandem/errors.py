@@ -319,7 +319,7 @@ class BacklogFull(StorageError):
     """A catalog ratifies no more commits before those that it has are published."""
 
 
-class CatalogForbids(StorageError):
+class CatalogForbids(AccessDenied):
     """The catalog of a table does not permit this kind of maintenance to us."""
 
     reason = Reason.CATALOG_FORBIDS

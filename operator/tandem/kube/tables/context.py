@@ -16,7 +16,6 @@ from typing import Any, BinaryIO, Protocol, TypeVar
 import structlog
 
 from tandem.delta.log.delta_log import DeltaLog
-from tandem.delta.log.listing import commit_path
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import (
     AccessDenied,
@@ -509,11 +508,8 @@ class TableContext:
             return found
 
         def newest() -> Snapshot:
-            if not full:
-                try:
-                    opened.store.head(commit_path(snapshot.version + 1))
-                except ObjectNotFound:
-                    return snapshot
+            if not (full or opened.log.commit_log.has(snapshot.version + 1)):
+                return snapshot
             return opened.log.update(snapshot)
 
         await self._take(await self._dependencies.threads(look))
