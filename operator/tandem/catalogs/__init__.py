@@ -5,7 +5,6 @@ catalog is in no error, log or text of an object of this package.
 
     rest        JSON over HTTP
     unity       a table in Unity Catalog
-    vended      a store with the credentials that a catalog gives for a table
     registered  what a Hive Metastore or Glue says of a table
     hive        the Hive Metastore's one call, over Thrift
     glue        AWS Glue's one call

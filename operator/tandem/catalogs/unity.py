@@ -10,7 +10,7 @@ import json
 import re
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, NoReturn, TypeVar
 
 from tandem.catalogs.rest import Answer, Rest
@@ -26,6 +26,7 @@ from tandem.errors import (
 )
 from tandem.json_types import Json
 from tandem.storage.paths import canonical_location, is_below
+from tandem.storage.renewable import Vended
 
 API: Final = "/api/2.1/unity-catalog"
 _MANAGED: Final = ("delta.feature.catalogManaged", "delta.feature.catalogOwned-preview")
@@ -56,16 +57,6 @@ class TableEntry:
     table_id: str
     location: str
     catalog_managed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Vended:
-    """Credentials of a table's store: variables as of a Secret, and until when they are good, in
-    Unix milliseconds; None for ever."""
-
-    environ: Mapping[str, str] = field(repr=False)
-    expires_ms: int | None
-    writable: bool
 
 
 class UnityTable:
@@ -176,15 +167,14 @@ class UnityTable:
             raise self._error(StorageError, "the catalog took no report", answer)
 
     def credentials(self, location: str) -> Vended:
-        """Those for the table's folder: to write, or to read where the catalog gives only that.
+        """Those for the table's folder: to write, or only to read where the catalog gives no more.
 
         Args:
             location: the table's, canonical.
         Raises: AccessDenied if it gives none, or none for this folder; StorageError.
         """
         answer = self._credentials("READ_WRITE")
-        writable = answer.status != 403
-        if not writable:
+        if answer.status == 403:
             answer = self._credentials("READ")
         self._require(answer)
         best: tuple[int, Json] | None = None
@@ -211,7 +201,7 @@ class UnityTable:
         if not isinstance(config, dict):
             self._refuse("config", type(config).__name__, "an object")
         environ = {name: str(config[key]) for key, name in _VARIABLES.items() if config.get(key)}
-        return Vended(environ, expires, writable)
+        return Vended(environ, expires)
 
     # Requests
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, BinaryIO, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import structlog
 
@@ -42,57 +42,7 @@ from tandem.operations.model import Table
 from tandem.operations.ports import Clock, Nonces
 from tandem.spec.status import AutoCompactionWait, Condition, TableStatus
 from tandem.spec.table import LakeTable
-from tandem.storage.store import ObjectInfo, Store
-
-# A store whose credentials can be renewed while it is in use: rotated secrets must not end an
-# operation that outlives them. Every call goes to the latest store.
-
-
-class RenewableStore:
-    """A `Store`; `inner` may be replaced at any time by another one of the same location."""
-
-    def __init__(self, inner: Store) -> None:
-        self.inner = inner
-
-    @property
-    def location(self) -> str:
-        return self.inner.location
-
-    @property
-    def near(self) -> bool:
-        """As of `RootedStore`."""
-        return bool(getattr(self.inner, "near", False))
-
-    def get(self, path: str) -> bytes:
-        return self.inner.get(path)
-
-    def get_range(self, path: str, start: int, length: int) -> bytes:
-        return self.inner.get_range(path, start, length)
-
-    def head(self, path: str) -> ObjectInfo:
-        return self.inner.head(path)
-
-    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
-        return self.inner.list(prefix, start_after=start_after)
-
-    def put(self, path: str, data: bytes) -> None:
-        self.inner.put(path, data)
-
-    def put_if_absent(self, path: str, data: bytes) -> None:
-        self.inner.put_if_absent(path, data)
-
-    def delete(self, paths: Iterable[str]) -> None:
-        self.inner.delete(paths)
-
-    def open_input(self, path: str) -> BinaryIO:
-        return self.inner.open_input(path)
-
-    def open_output(self, path: str) -> BinaryIO:
-        return self.inner.open_output(path)
-
-    def delete_prefix(self, prefix: str, *, keep: Collection[str] = ()) -> int:
-        return self.inner.delete_prefix(prefix, keep=keep)
-
+from tandem.storage.renewable import RenewableStore
 
 # The log of blocks of one table, as the operator knows it.
 
@@ -374,7 +324,7 @@ class TableContext:
         same = opened is not None and opened.location == fresh.location
         if same and opened is not None and isinstance(opened.store, RenewableStore):
             # Running operations continue with the new credentials.
-            opened.store.inner = fresh.store
+            opened.store.renew(fresh.store)
             store = opened.store
         else:
             store = RenewableStore(fresh.store)
