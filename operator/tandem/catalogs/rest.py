@@ -15,6 +15,7 @@ import socket
 import ssl
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -23,6 +24,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from tandem.errors import InvalidSpec, OutcomeUnknown, StorageError
 from tandem.json_types import Json
 from tandem.storage.options import URL
+from tandem.storage.paths import without_userinfo
 from tandem.storage.time_limits import TimeLimits, time_limits
 
 MOST_BYTES: Final = 64 << 20
@@ -88,7 +90,7 @@ class Rest:
             raise InvalidSpec(
                 "this is not the URL of a catalog",
                 field="spec.catalog",
-                found=url.partition("@")[2] or url[:200],  # it may have a secret
+                found=without_userinfo(url)[:200],
                 expected="https://host:port, without user and query",
             )
         parts = urlsplit(url)
@@ -102,6 +104,7 @@ class Rest:
         self._limits: TimeLimits = time_limits({}, ceiling_s)
         self._lock = threading.Lock()
         self._idle: list[http.client.HTTPConnection] = []
+        weakref.finalize(self, _close, self._idle)
 
     def __repr__(self) -> str:
         return f"<{self.url}>"
@@ -278,6 +281,11 @@ class Rest:
             found=answer.described,
             remedy="Its own log says why",
         )
+
+
+def _close(connections: list[http.client.HTTPConnection]) -> None:
+    for connection in connections:
+        connection.close()
 
 
 def _is_closed(connection: http.client.HTTPConnection) -> bool:
