@@ -12,7 +12,6 @@ from tandem.errors import InvalidSpec
 from tandem.spec.catalog import GlueName, HiveName, parts_of
 from tandem.spec.table import LakeTable
 from tandem.storage.paths import canonical_location, without_userinfo
-from tandem.storage.renewable import Vended
 
 TOKEN_VARIABLE: Final = "TANDEM_UNITY_TOKEN"
 """The token of Unity Catalog, where no Secret has it."""
@@ -31,16 +30,6 @@ class CatalogEntry:
     location: str
     unity: UnityTable | None = None
     managed_id: str = ""
-
-    @property
-    def vends(self) -> bool:
-        """Whether the catalog gives credentials for the table's store."""
-        return self.unity is not None and not self.location.startswith("file://")
-
-    def credentials(self) -> Vended:
-        """Raises: AccessDenied, StorageError."""
-        assert self.unity is not None
-        return self.unity.credentials(self.location)
 
 
 def look_up(

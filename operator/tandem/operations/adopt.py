@@ -46,7 +46,7 @@ from tandem.mergelog.log_table import LogSettings, MergeLog, new_log
 from tandem.operations.kinds.commit_history import require_vectors_or_edits
 from tandem.operations.kinds.time_column import time_column
 from tandem.operations.model import Table
-from tandem.operations.ports import Clock, Nonces, SystemClock
+from tandem.operations.ports import Clock, Nonces
 from tandem.spec.log_compaction import DEFAULT_MAX_BLOCK_BYTES, MergeOnRead
 from tandem.spec.status import (
     Condition,
@@ -59,7 +59,6 @@ from tandem.spec.status import (
 )
 from tandem.spec.table import Create, LakeTable
 from tandem.storage import Store, open_store, probe_put_if_absent
-from tandem.storage.renewable import VendedStore
 from tandem.timeline.segments import segments
 
 if TYPE_CHECKING:
@@ -105,20 +104,25 @@ def open_table(
         token = os.environ.get(TOKEN_VARIABLE, "")
         entry = look_up(resource, token=lambda: token, environ=environ, ceiling_s=ceiling_s)
     storage = resource.spec.storage
+    prefixes = allowed_prefixes or storage.clone_sources
+    if entry is not None and entry.unity is not None and storage.secret_ref is None:
+        from tandem.catalogs.vending import open_vended_store
 
-    def opened(credentials: Mapping[str, str] | None) -> Store:
-        return open_store(
-            resource.location if entry is None else entry.location,
+        store = open_vended_store(
+            entry.unity,
+            entry.location,
             storage.options,
-            allowed_prefixes=allowed_prefixes or storage.clone_sources,
-            environ=credentials,
+            allowed_prefixes=prefixes,
             ceiling_s=ceiling_s,
         )
-
-    if entry is not None and entry.vends and storage.secret_ref is None:
-        store: Store = VendedStore(entry.credentials, opened, SystemClock())
     else:
-        store = opened(environ)
+        store = open_store(
+            resource.location if entry is None else entry.location,
+            storage.options,
+            allowed_prefixes=prefixes,
+            environ=environ,
+            ceiling_s=ceiling_s,
+        )
     return Table(
         store=store,
         log=open_log(store, entry),

@@ -12,7 +12,7 @@ from tandem.spec.fields import DnsName, Model, StrictStr, cel, exactly_one
 
 # A part in backquotes, as in SQL, may contain dots and spaces; a backquote in it is doubled.
 _PART: Final = r"(`([^`\x00-\x1f]|``)+`|[^.`\s\x00-\x1f/]+)"
-_ANY_PART: Final = re.compile(_PART)
+_ANY_PART: Final = re.compile(_PART, re.ASCII)
 _NUMBER: Final = "([0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 _HOST: Final = rf"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:{_NUMBER})?"
 _TWO: Final = rf"^{_PART}[.]{_PART}$"
@@ -67,14 +67,14 @@ def parts_of(name: str) -> tuple[str, ...]:
 
 @cel(f"self.matches(r'{_TWO}')", _TWO_PARTS)
 def _two_parts(value: str) -> str:
-    if not re.fullmatch(_TWO, value):
+    if not re.fullmatch(_TWO, value, re.ASCII):
         raise ValueError(_TWO_PARTS)
     return value
 
 
 @cel(f"self.matches(r'{_THREE}')", _THREE_PARTS)
 def _three_parts(value: str) -> str:
-    if not re.fullmatch(_THREE, value):
+    if not re.fullmatch(_THREE, value, re.ASCII):
         raise ValueError(_THREE_PARTS)
     return value
 
