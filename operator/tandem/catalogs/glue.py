@@ -51,7 +51,7 @@ def look_up(
     if named.catalog_id is not None:
         asked["CatalogId"] = named.catalog_id
     client = _client(named, environ, time_limits({}, ceiling_s), resource)
-    found = _call(client, asked, resource).get("Table", {})
+    found = _call(client, asked, resource)
     if target := found.get("TargetTable"):
         raise UnsupportedFeature(
             "this is a link to another table",
@@ -112,7 +112,16 @@ def _call(client: Any, asked: Mapping[str, str], resource: str) -> dict[str, Any
             expected="an answer",
             remedy="Check the region, the endpoint and the network",
         ) from None
-    return answer
+    if not answer.get("Table"):
+        raise StorageError(
+            "AWS Glue did not answer as expected",
+            resource=resource,
+            found=f"an answer without a table from {client.meta.endpoint_url}",
+            expected="a table",
+            remedy="Check the endpoint, and the proxy before it",
+        )
+    found: dict[str, Any] = answer["Table"]
+    return found
 
 
 def _translated(error: Mapping[str, Any], asked: Mapping[str, str], resource: str) -> TandemError:
