@@ -3,6 +3,7 @@
 Speaks to catalogs only; tables are read and written through `tandem.storage`. The token of a
 catalog is in no error, log or text of an object of this package.
 
+    lookup      where the catalog of a LakeTable says that the table is
     rest        JSON over HTTP
     unity       a table in Unity Catalog
     vending     a table's store with the credentials that its catalog gives

@@ -9,7 +9,7 @@ from typing import Any, Final
 from tandem.catalogs.registered import RegisteredTable
 from tandem.errors import AccessDenied, StorageError, TableNotFound, TandemError, UnsupportedFeature
 from tandem.remedies import CREDENTIALS
-from tandem.spec.catalog import GlueTable, parts_of
+from tandem.spec.catalog import GlueName, parts_of
 from tandem.storage.options import settings
 from tandem.storage.s3 import client_of_service
 from tandem.storage.time_limits import TimeLimits, time_limits
@@ -31,7 +31,7 @@ _DENIED: Final = frozenset(
 
 
 def look_up(
-    named: GlueTable,
+    named: GlueName,
     environ: Mapping[str, str] | None = None,
     *,
     resource: str,
@@ -51,7 +51,7 @@ def look_up(
     if named.catalog_id is not None:
         asked["CatalogId"] = named.catalog_id
     client = _client(named, environ, time_limits({}, ceiling_s), resource)
-    found = _call(client, asked, resource).get("Table", {})
+    found = _call(client, asked, resource)
     if target := found.get("TargetTable"):
         raise UnsupportedFeature(
             "this is a link to another table",
@@ -71,7 +71,7 @@ def look_up(
 
 
 def _client(
-    named: GlueTable, environ: Mapping[str, str] | None, limits: TimeLimits, resource: str
+    named: GlueName, environ: Mapping[str, str] | None, limits: TimeLimits, resource: str
 ) -> Any:
     chosen = settings("s3", {}, environ)
     endpoint = named.endpoint or next(filter(None, map(os.environ.get, _ENDPOINTS)), None)
@@ -112,7 +112,16 @@ def _call(client: Any, asked: Mapping[str, str], resource: str) -> dict[str, Any
             expected="an answer",
             remedy="Check the region, the endpoint and the network",
         ) from None
-    return answer
+    if not answer.get("Table"):
+        raise StorageError(
+            "AWS Glue did not answer as expected",
+            resource=resource,
+            found=f"an answer without a table from {client.meta.endpoint_url}",
+            expected="a table",
+            remedy="Check the endpoint, and the proxy before it",
+        )
+    found: dict[str, Any] = answer["Table"]
+    return found
 
 
 def _translated(error: Mapping[str, Any], asked: Mapping[str, str], resource: str) -> TandemError:

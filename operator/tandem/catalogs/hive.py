@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from tandem.catalogs.registered import RegisteredTable
 from tandem.errors import StorageError, TableNotFound
-from tandem.spec.catalog import HiveTable, parts_of
+from tandem.spec.catalog import HiveName, parts_of
 
 CONNECT_S: Final = 5.0
 ANSWER_S: Final = 30.0
@@ -46,7 +46,7 @@ _META_ERROR, _NO_SUCH_OBJECT = 1, 2
 _RESULT: Final[Wanted] = {0: {1: _TABLE}, _META_ERROR: _ERROR, _NO_SUCH_OBJECT: _ERROR}
 
 
-def look_up(named: HiveTable, *, resource: str, ceiling_s: float | None = None) -> RegisteredTable:
+def look_up(named: HiveName, *, resource: str, ceiling_s: float | None = None) -> RegisteredTable:
     """The table as the metastore describes it.
 
     Args:
@@ -62,8 +62,8 @@ def look_up(named: HiveTable, *, resource: str, ceiling_s: float | None = None) 
     try:
         with socket.create_connection(address, min(CONNECT_S, within_s)) as connection:
             connection.sendall(_request(database, table))
-            answer = _Answer(connection, until_s).result()
-    except (OSError, _NotThrift) as error:
+            answer = Answer(connection, until_s).result()
+    except (OSError, NotThrift) as error:
         raise StorageError(
             "the Hive Metastore did not answer as expected",
             resource=resource,
@@ -109,11 +109,11 @@ def _request(database: str, table: str) -> bytes:
     return head + struct.pack(">bh", _STRUCT, 1) + fields + bytes([_STOP, _STOP])
 
 
-class _NotThrift(Exception):
+class NotThrift(Exception):
     """What was read is no answer of a metastore."""
 
 
-class _Answer:
+class Answer:
     """Reads from a connection, until a time of the monotonic clock."""
 
     def __init__(self, connection: socket.socket, until_s: float) -> None:
@@ -123,23 +123,23 @@ class _Answer:
         self._read = 0
 
     def result(self) -> dict[int, Any]:
-        """The result of the call. Raises: _NotThrift, OSError."""
+        """The result of the call. Raises: NotThrift, OSError."""
         head = self._number(">I", 4)
         if head & 0xFFFF0000 != _VERSION:
-            raise _NotThrift(f"bytes {head.to_bytes(4, 'big')!r} instead of Thrift's")
+            raise NotThrift(f"bytes {head.to_bytes(4, 'big')!r} instead of Thrift's")
         self._text()
         self._take(4)
         kind = head & 0xFF
         if kind == _EXCEPTION:
             said = self._struct({1: TEXT}).get(1, "")
-            raise _NotThrift(f"an exception: {' '.join(said.split())[:200]}")
+            raise NotThrift(f"an exception: {' '.join(said.split())[:200]}")
         if kind != _REPLY:
-            raise _NotThrift(f"a message of type {kind}")
+            raise NotThrift(f"a message of type {kind}")
         return self._struct(_RESULT)
 
     def _take(self, count: int) -> bytes:
         if not 0 <= count <= MOST_BYTES - self._read:
-            raise _NotThrift(f"a value of {count} bytes")
+            raise NotThrift(f"a value of {count} bytes")
         self._read += count
         while len(self._buffer) < count:
             left_s = self._until_s - time.monotonic()
@@ -148,7 +148,7 @@ class _Answer:
             self._connection.settimeout(left_s)
             part = self._connection.recv(1 << 16)
             if not part:
-                raise _NotThrift("the end of the connection")
+                raise NotThrift("the end of the connection")
             self._buffer += part
         found = bytes(self._buffer[:count])
         del self._buffer[:count]
@@ -173,7 +173,7 @@ class _Answer:
             elif isinstance(shape, dict) and type_ == _STRUCT:
                 found[number] = self._struct(shape, depth + 1)
             elif shape is not None:
-                raise _NotThrift(f"a field {number} of type {type_}")
+                raise NotThrift(f"a field {number} of type {type_}")
             else:
                 self._skip(type_, depth + 1)
         return found
@@ -181,18 +181,18 @@ class _Answer:
     def _texts(self) -> dict[str, str]:
         keys, values, count = (self._number(f, s) for f, s in ((">b", 1), (">b", 1), (">i", 4)))
         if count and (keys, values) != (_STRING, _STRING):
-            raise _NotThrift(f"a map of types {keys} and {values}")
+            raise NotThrift(f"a map of types {keys} and {values}")
         return {self._text(): self._text() for _ in range(self._entries(count))}
 
     def _entries(self, count: int) -> int:
         # An entry has a byte at least, and a struct that is empty has its end.
         if not 0 <= count <= MOST_BYTES - self._read:
-            raise _NotThrift(f"{count} entries")
+            raise NotThrift(f"{count} entries")
         return count
 
     def _skip(self, type_: int, depth: int) -> None:
         if depth > _DEEPEST:
-            raise _NotThrift("structs too deep in each other")
+            raise NotThrift("structs too deep in each other")
         if type_ in _SIZES:
             self._take(_SIZES[type_])
         elif type_ == _STRING:
@@ -211,4 +211,4 @@ class _Answer:
                 self._skip(keys, depth + 1)
                 self._skip(values, depth + 1)
         else:
-            raise _NotThrift(f"a value of type {type_}")
+            raise NotThrift(f"a value of type {type_}")

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from tandem.catalogs.registered import location_of
-from tandem.catalogs.unity import UnityTable as UnityClient
+from tandem.catalogs.unity import UnityTable
 from tandem.errors import InvalidSpec
-from tandem.spec.catalog import GlueTable, HiveTable, parts_of
+from tandem.spec.catalog import GlueName, HiveName, parts_of
 from tandem.spec.table import LakeTable
 from tandem.storage.paths import canonical_location, without_userinfo
 
@@ -28,7 +28,7 @@ class CatalogEntry:
     """
 
     location: str
-    unity: UnityClient | None = None
+    unity: UnityTable | None = None
     managed_id: str = ""
 
 
@@ -50,19 +50,19 @@ def look_up(
     """
     assert table.spec.catalog is not None
     named, resource = table.spec.catalog.entry, table.spec.catalog.url
-    if isinstance(named, HiveTable):
+    if isinstance(named, HiveName):
         from tandem.catalogs import hive
 
         described = hive.look_up(named, resource=resource, ceiling_s=ceiling_s)
         found = CatalogEntry(location_of(described, resource=resource))
-    elif isinstance(named, GlueTable):
+    elif isinstance(named, GlueName):
         from tandem.catalogs import glue
 
         described = glue.look_up(named, environ, resource=resource, ceiling_s=ceiling_s)
         found = CatalogEntry(location_of(described, resource=resource))
     else:
         catalog, schema, name = parts_of(named.name)
-        client = UnityClient(named.uri, (catalog, schema, name), token, ceiling_s=ceiling_s)
+        client = UnityTable(named.uri, (catalog, schema, name), token, ceiling_s=ceiling_s)
         entry = client.entry()
         found = CatalogEntry(
             entry.location, client, entry.table_id if entry.catalog_managed else ""

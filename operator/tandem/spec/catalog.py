@@ -12,7 +12,7 @@ from tandem.spec.fields import DnsName, Model, StrictStr, cel, exactly_one
 
 # A part in backquotes, as in SQL, may contain dots and spaces; a backquote in it is doubled.
 _PART: Final = r"(`([^`\x00-\x1f]|``)+`|[^.`\s\x00-\x1f/]+)"
-_ANY_PART: Final = re.compile(_PART)
+_ANY_PART: Final = re.compile(_PART, re.ASCII)
 _NUMBER: Final = "([0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 _HOST: Final = rf"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:{_NUMBER})?"
 _TWO: Final = rf"^{_PART}[.]{_PART}$"
@@ -67,14 +67,14 @@ def parts_of(name: str) -> tuple[str, ...]:
 
 @cel(f"self.matches(r'{_TWO}')", _TWO_PARTS)
 def _two_parts(value: str) -> str:
-    if not re.fullmatch(_TWO, value):
+    if not re.fullmatch(_TWO, value, re.ASCII):
         raise ValueError(_TWO_PARTS)
     return value
 
 
 @cel(f"self.matches(r'{_THREE}')", _THREE_PARTS)
 def _three_parts(value: str) -> str:
-    if not re.fullmatch(_THREE, value):
+    if not re.fullmatch(_THREE, value, re.ASCII):
         raise ValueError(_THREE_PARTS)
     return value
 
@@ -122,7 +122,7 @@ class TokenRef(Model):
     """Its key that holds the token."""
 
 
-class UnityTable(Model):
+class UnityName(Model):
     uri: HttpUri
     """Where Unity Catalog is: `https://host[:port]`. Plain `http://` sends the token unencrypted.
     In a cluster the host must be one of the administrator's `allowedEndpoints`, if there are
@@ -138,7 +138,7 @@ class UnityTable(Model):
         return self.uri
 
 
-class HiveTable(Model):
+class HiveName(Model):
     uri: ThriftUri
     """Where the Hive Metastore is: `thrift://host[:port]`, by default port 9083. In a cluster the
     host must be one of the administrator's `allowedEndpoints`, if there are rules."""
@@ -147,11 +147,11 @@ class HiveTable(Model):
 
     @property
     def address(self) -> str:
-        """As of `UnityTable`, always with a port."""
+        """As of `UnityName`, always with a port."""
         return self.uri if _PORT.search(self.uri) else f"{self.uri}:{HIVE_PORT}"
 
 
-class GlueTable(Model):
+class GlueName(Model):
     region: Annotated[StrictStr, Field(max_length=64), AfterValidator(_region)]
     """The region of the Glue Data Catalog."""
     name: TwoPartName
@@ -164,25 +164,25 @@ class GlueTable(Model):
 
     @property
     def address(self) -> str | None:
-        """As of `UnityTable`; None for AWS's own."""
+        """As of `UnityName`; None for AWS's own."""
         return self.endpoint
 
 
 class Catalog(Model):
     """Where a table is registered; exactly one of the three."""
 
-    unity: UnityTable | None = None
+    unity: UnityName | None = None
     """A table of Unity Catalog. Commits of a managed one are made through the catalog."""
-    hive: HiveTable | None = None
+    hive: HiveName | None = None
     """A table of a Hive Metastore, which is only asked where the table is."""
-    glue: GlueTable | None = None
+    glue: GlueName | None = None
     """A table of AWS Glue, which is only asked where the table is. The credentials are those of
     `storage`, or of the process."""
 
     _one = exactly_one("unity", "hive", "glue")
 
     @property
-    def entry(self) -> UnityTable | HiveTable | GlueTable:
+    def entry(self) -> UnityName | HiveName | GlueName:
         """The one that is given."""
         found = self.unity or self.hive or self.glue
         assert found is not None
@@ -199,7 +199,7 @@ class Catalog(Model):
         """As the command line spells the table: `unity://host/main.sales.orders`."""
         entry = self.entry
         name = _ENCODED.sub(lambda found: quote(found[0], safe=""), entry.name)
-        if isinstance(entry, GlueTable):
+        if isinstance(entry, GlueName):
             return f"glue://{entry.region}/{name}"
         scheme, _, place = entry.uri.partition("://")
         return f"{_SPELLED[scheme]}://{place}/{name}"

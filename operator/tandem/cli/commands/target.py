@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit
 
 from pydantic import TypeAdapter, ValidationError
 
 from tandem.errors import InvalidSpec, ReferenceNotFound
-from tandem.spec import LakeTable, load
+from tandem.spec import API_VERSION, LakeTable, load, parse
 from tandem.spec.catalog import Catalog, catalog_of_url
 from tandem.spec.fields import Location
 from tandem.storage.paths import without_userinfo
@@ -60,10 +60,29 @@ class Target:
     @functools.cached_property
     def opened(self) -> Table:
         """The table as its catalog names it. Raises: as `open_table`."""
-        from tandem.cli.direct.resources import table_of
         from tandem.operations.adopt import open_table
 
-        return open_table(table_of(self, "table", {}))
+        metadata, spec = self.fields()
+        kind = LakeTable.kind_name
+        table = parse({"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec})
+        assert isinstance(table, LakeTable)
+        return open_table(table)
+
+    def fields(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Metadata and spec of its LakeTable, as people type them."""
+        if self.table is not None:
+            manifest = self.table.manifest()
+            metadata, spec = manifest["metadata"], manifest["spec"]
+        else:
+            metadata, spec = {"name": _name_of(self.location)}, {"location": self.location}
+            if self.catalog is not None:
+                named = self.catalog.model_dump(mode="json", by_alias=True, exclude_unset=True)
+                spec = {"catalog": named}
+        storage = {"options": self.options, "cloneSources": list(self.clone_sources)}
+        given = {name: value for name, value in storage.items() if value}
+        if given:
+            spec = {**spec, "storage": {**spec.get("storage", {}), **given}}
+        return metadata, spec
 
     @property
     def has_server(self) -> bool:
@@ -126,6 +145,18 @@ def target(
     if (catalog := _catalog_of(location_or_name)) is not None:
         return Target(catalog.url, None, given, sources, catalog)
     return Target(as_location(location_or_name), None, given, sources)
+
+
+_NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
+_MOST_OF_A_NAME = 40
+
+
+def _name_of(location: str) -> str:
+    """A name for the LakeTable: the last part of its location, as far as names allow it."""
+    parts = urlsplit(location)
+    last = unquote(parts.path).rstrip("/").rpartition("/")[2] or parts.netloc
+    name = _NOT_IN_NAMES.sub("-", last.lower()).strip("-")[:_MOST_OF_A_NAME].strip("-")
+    return name or "table"
 
 
 def _catalog_of(text: str) -> Catalog | None:

@@ -193,7 +193,7 @@ class TableContext:
         self._opened: Table | None = None
         self._reason = Reason.ADOPTED
         self._changed = ""
-        self._secret_version = ""
+        self._secret_version = self._token = ""
         self._secret_looked_s = 0.0
         self._looks = 0
         self._errors = 0
@@ -320,7 +320,8 @@ class TableContext:
         same = opened is not None and self.resource == resource and version == self._secret_version
         if same and not asks:
             return
-        fresh = await self._dependencies.threads(lambda: self._reopened(resource, found))
+        self._token = found.token or self._token
+        fresh = await self._dependencies.threads(lambda: self._reopened(resource, found.environ))
         same = opened is not None and opened.location == fresh.location
         if same and opened is not None and isinstance(opened.store, RenewableStore):
             # Running operations continue with the new credentials.
@@ -329,7 +330,7 @@ class TableContext:
         else:
             store = RenewableStore(fresh.store)
             self.snapshot = self.log = None
-        self._opened = replace(fresh, store=store, log=DeltaLog(store))
+        self._opened = replace(fresh, store=store, log=tables.open_log(store, fresh.entry))
         if self.log is None:
             self.log = TableLog(self._opened.log)
         if found.environ is not None:
@@ -399,8 +400,8 @@ class TableContext:
         values = {key: _text(value) for key, value in data.items()}
         return values, secret["metadata"]["uid"] + secret["metadata"]["resourceVersion"]
 
-    def _reopened(self, resource: LakeTable, found: _Credentials) -> Table:
-        allowed, environ = self._dependencies.allowed, found.environ
+    def _reopened(self, resource: LakeTable, environ: dict[str, str] | None) -> Table:
+        allowed = self._dependencies.allowed
         entry, location = None, None
         if resource.spec.catalog is not None:
             from tandem.catalogs.lookup import look_up
@@ -408,7 +409,7 @@ class TableContext:
             allowed.check_catalog(resource, environ)
             entry = look_up(
                 resource,
-                token=lambda: found.token,
+                token=lambda: self._token,  # of the time: operations outlive a token
                 environ=environ,
                 ceiling_s=self._dependencies.ceiling_s,
             )
