@@ -16,6 +16,7 @@ import typer.testing
 pytest.register_assert_rewrite(
     "support",
     "badinput",
+    "catalogs",
     "chart",
     "cli",
     "crds",
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 
     from support.cluster.api_server import Cluster
     from support.lake.s3 import S3Server
+    from support.lake.unity import UnityServer
     from tandem.storage import Store
 
 
@@ -112,6 +114,15 @@ def s3_server() -> Iterator[S3Server]:
 def s3_store(s3_server: S3Server) -> Store:
     """An empty table root on that server."""
     return s3_server.open()
+
+
+@pytest.fixture(scope="session")
+def unity_server() -> Iterator[UnityServer]:
+    """A server of Unity Catalog's API; built first where it is missing."""
+    from support.lake.unity import start_server
+
+    with start_server() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

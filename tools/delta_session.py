@@ -6,13 +6,15 @@ The product itself never needs Delta's jars: here they make Spark the second ora
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 from pyspark.sql import SparkSession
 
@@ -50,6 +52,15 @@ def delta_jars() -> list[Path]:
     return jars
 
 
+def unity_catalog_jar() -> Path:
+    """The jar with Spark's catalog for tables in Unity Catalog (`tools/unity`). Its name has a
+    digest of what it is made from. Not among the class path of every session: one that needs it has
+    it as `spark.jars`."""
+    source = Path(__file__).resolve().parent / "unity" / "UCSingleCatalog.scala"
+    made_from = source.read_bytes() + DELTA_PACKAGE.encode()
+    return cache_dir() / "unity" / f"catalog-{hashlib.sha256(made_from).hexdigest()[:16]}.jar"
+
+
 @cache
 def interpreting(session: SparkSession) -> SparkSession:
     """A session of the same JVM that interprets expressions. To compile them takes longer than to
@@ -79,10 +90,25 @@ def _quick_workers() -> Iterator[None]:
             os.environ["PYTHONPATH"] = before
 
 
-def start_session(record_archive: Path | None = None) -> SparkSession:
+def unity_conf(url: str) -> dict[str, str]:
+    """Settings of a session that has the catalog `unity` of a Unity Catalog, whose tables are local
+    folders."""
+    catalog = "spark.sql.catalog.unity"
+    return {
+        "spark.jars": str(unity_catalog_jar()),
+        catalog: "io.unitycatalog.spark.UCSingleCatalog",
+        f"{catalog}.uri": url,
+        f"{catalog}.token": "of-spark",
+        f"{catalog}.credentialVending.enabled": "false",
+    }
+
+
+def start_session(
+    record_archive: Path | None = None, conf: Mapping[str, str] = MappingProxyType({})
+) -> SparkSession:
     """Start the shared session. Call once per process (the fixture does)."""
     os.environ.update(launch_environment())
-    conf = {
+    settings = {
         # Delta keeps the plans of every table that it has seen, and the tests make hundreds: with
         # Spark's 1 GiB the end of a run is mostly garbage collection.
         **build_conf(
@@ -90,10 +116,11 @@ def start_session(record_archive: Path | None = None) -> SparkSession:
         ),
         **DELTA_CONF,
         "spark.sql.warehouse.dir": tempfile.mkdtemp(prefix="tandem-warehouse-"),
+        **conf,
     }
-    conf["spark.driver.extraJavaOptions"] += f" {JAVA_OPTIONS}"
+    settings["spark.driver.extraJavaOptions"] += f" {JAVA_OPTIONS}"
     builder = SparkSession.builder.appName("tandem-tests")
-    for key, value in conf.items():
+    for key, value in settings.items():
         builder = builder.config(key, value)
     with warnings.catch_warnings():
         # PySpark warns about pandas 3 while it imports; nothing here uses pandas.

@@ -26,6 +26,8 @@ LANES: tuple[PART, ...] = (
         "promtool": [TOOLS / "build-promtool.sh"],
         "the CRDs of Prometheus": [TOOLS / "build-prometheus-crds.sh"],
         "the Spark operator's arguments": [TOOLS / "build-spark-arguments.sh"],
+        "moto, for AWS Glue": [TOOLS / "setup-moto.sh"],
+        "Unity Catalog's server, and DuckDB's client": [TOOLS / "build-unity.sh"],
     },
 )
 QUICK_S = 2.0

@@ -1,7 +1,8 @@
 """Make Spark start fast, and download the tests' Spark parts. Idempotent; a no-op once done.
 
     python tools/spark_setup.py            the class-data archive of the product's jobs
-    python tools/spark_setup.py --tests    also Delta's jars, and the tests' archive
+    python tools/spark_setup.py --tests    also Delta's jars, the tests' archive, Spark's catalog
+                                           for tables in Unity Catalog
 
 All of it goes below `$TANDEM_CACHE` (default `~/.cache/tandem`) and can be deleted at any time.
 An archive is made by running the common jobs (a rewrite, statements, ingests); then the JVM writes
@@ -93,6 +94,26 @@ def tests_archive() -> None:
         _run([sys.executable, str(ROOT / "tools" / "spark_warmup.py"), "--tests", str(record)], env)
 
 
+def unity_jar() -> None:
+    """Spark's catalog for tables in Unity Catalog, compiled by the compiler that Spark comes with:
+    a JDK is not needed."""
+    from delta_session import delta_jars, unity_catalog_jar
+
+    target = unity_catalog_jar()
+    if target.is_file():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f"{target.stem}.{os.getpid()}.part.jar")
+    path = os.pathsep.join([f"{session.spark_home()}/jars/*", *map(str, delta_jars())])
+    compiler = [str(session.find_java()), "-cp", path, "scala.tools.nsc.Main", "-usejavacp"]
+    source = ROOT / "tools" / "unity" / "UCSingleCatalog.scala"
+    try:
+        _run([*compiler, "-nowarn", "-d", str(part), str(source)], dict(os.environ))
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
 class _archive_in_the_making:  # noqa: N801 - reads as a statement
     """A path to record at; moved to `target` if the block succeeds."""
 
@@ -139,6 +160,7 @@ def main() -> None:
         if arguments.tests:
             fetch_delta_jars()
             tests_archive()
+            unity_jar()
     except SparkMissing as error:
         raise SystemExit(str(error)) from None
 

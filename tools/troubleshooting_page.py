@@ -57,6 +57,7 @@ LOOK: Final = {
     Reason.BASE_HISTORY_GAP: "`tandem history LOCATION`",
     Reason.STORE_UNSUITABLE: "the store's own documentation on `If-None-Match`",
     Reason.ACCESS_DENIED: "`kubectl get ltbl/TABLE -o yaml`: `spec.storage`",
+    Reason.CATALOG_FORBIDS: "the grants on the table in its catalog",
     Reason.STORAGE_FULL: "the store's own figures",
     Reason.STORAGE_ERROR: _MESSAGE,
     Reason.TOO_LARGE: _MESSAGE + " says what memory was lacking, or how the process ended",

@@ -52,6 +52,7 @@ class Reason(StrEnum):
     VERSION_NOT_FOUND = "VersionNotFound"
     STORE_UNSUITABLE = "StoreUnsuitable"
     ACCESS_DENIED = "AccessDenied"
+    CATALOG_FORBIDS = "CatalogForbids"
     STORAGE_FULL = "StorageFull"
     STORAGE_ERROR = "StorageError"
     TOO_LARGE = "TooLarge"
@@ -308,6 +309,20 @@ class AlreadyExists(StorageError):
 
 class OutcomeUnknown(StorageError):
     """A put may or may not have happened (Z20): the caller must look, never guess."""
+
+
+class CommitRefused(StorageError):
+    """A catalog did not ratify a commit; why is found by reading the table's state there."""
+
+
+class BacklogFull(StorageError):
+    """A catalog ratifies no more commits before those that it has are published."""
+
+
+class CatalogForbids(AccessDenied):
+    """The catalog of a table does not permit this kind of maintenance to us."""
+
+    reason = Reason.CATALOG_FORBIDS
 
 
 class Unreachable(TandemError):

@@ -90,6 +90,8 @@ MEANING: Final[Mapping[Reason, str]] = {
     Reason.VERSION_NOT_FOUND: "The version is not, or no longer, in the log.",
     Reason.STORE_UNSUITABLE: "The store does not support conditional puts (create if absent).",
     Reason.ACCESS_DENIED: "The store refuses access.",
+    Reason.CATALOG_FORBIDS: "The table's catalog does not permit this kind of maintenance to us: "
+    "what it does not name is forbidden.",
     Reason.STORAGE_FULL: "The store is full.",
     Reason.STORAGE_ERROR: "The store failed in another way.",
     Reason.TOO_LARGE: "Reading the table takes more memory than a process of the operator has, or "
@@ -183,6 +185,10 @@ REMEDY: Final[Mapping[Reason, str]] = {
     Reason.ACCESS_DENIED: "Check the Secret in `spec.storage` and its permissions on the bucket, "
     + _AGAIN
     + ".",
+    Reason.CATALOG_FORBIDS: "Have the owner of the table grant what the message names "
+    "(`DATA_REORGANIZATION`, `DATA_CLEANUP` or `METADATA_CLEANUP`) in the catalog, "
+    + _AGAIN
+    + ". Updates, deletes and ingests need no such grant.",
     Reason.STORAGE_FULL: "Free space, " + _AGAIN + ".",
     Reason.STORAGE_ERROR: "Check the store; transient errors are retried automatically.",
     Reason.TOO_LARGE: "Find out what made the table so large. If it is meant to be, raise the "

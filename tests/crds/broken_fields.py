@@ -48,6 +48,12 @@ _RIGHT_TEXT = {
     "must be an interval": "2013",
     "must have five fields": "0 3 * * *",
     "must be a time of day": "01:00",
+    "must be https://": "https://a",
+    "must be thrift://": "thrift://a",
+    "must be database.table": "a.b",
+    "must be catalog.schema.table": "a.b.c",
+    "must be an AWS region": "eu",
+    "must be the 12 digits": "123456789012",
 }
 
 

@@ -232,14 +232,15 @@ def test_a_table_keeps_its_location_and_nothing_else(
         "mergeOnRead": {"keys": ["a"]},
         "index": {"server": "lake"},
     }
-    assert {"location", *others} == set(fields_of("LakeTable"))
-    (answer, *rest) = sender.dry_run(
+    assert {"location", "catalog", *others} == set(fields_of("LakeTable"))
+    location, catalog, *rest = sender.dry_run(
         [
-            *changes("LakeTable", made, ["location"]),
+            *changes("LakeTable", made, ["location", "catalog"]),
             *({**made, "spec": {**made["spec"], name: value}} for name, value in others.items()),
         ]
     )
-    assert "spec.location: Forbidden: cannot be changed: create a new LakeTable" in answer
+    assert "spec.location: Forbidden: cannot be changed: create a new LakeTable" in location
+    assert "spec.catalog: Forbidden: cannot be changed: create a new LakeTable" in catalog
     assert rest == [""] * len(others)
 
 

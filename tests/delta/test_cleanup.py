@@ -46,7 +46,7 @@ def _is_commit(path: str) -> bool:
 def test_removes_what_lies_before_the_cutoff_checkpoint() -> None:
     store, log = _daily((2, 5, 8))
     # Day 9 minus 3 days is midnight of day 6: version 5 is the newest not newer, and has one.
-    assert clean(store, log.snapshot(), now_ms=9 * DAY + 1000) > 0
+    assert clean(log, log.snapshot(), now_ms=9 * DAY + 1000) > 0
     assert _versions(store) == [5, 6, 7, 8, 9]
     left = [p for p in store.paths() if "checkpoint.parquet" in p]
     assert [int(p[11:31]) for p in left] == [5, 8]
@@ -70,7 +70,7 @@ def test_clean_up_removes_nothing_that_is_needed(
 ) -> None:
     store, log = _daily(checkpoints, configuration=configuration)
     before = store.paths()
-    assert clean(store, log.snapshot(), now_ms=9 * DAY) == 0, why
+    assert clean(log, log.snapshot(), now_ms=9 * DAY) == 0, why
     assert store.paths() == before
 
 
@@ -79,13 +79,13 @@ def test_a_broken_checkpoint_is_not_relied_on() -> None:
     store.put("_delta_log/00000000000000000005.checkpoint.parquet", b"PAR1 cut off")
     before = store.paths()
     with pytest.raises(CorruptLog):
-        clean(store, log.snapshot(), now_ms=9 * DAY)
+        clean(log, log.snapshot(), now_ms=9 * DAY)
     assert store.paths() == before
 
 
 def test_a_running_operation_keeps_its_commits() -> None:
     store, log = _daily((2, 5, 8))
-    clean(store, log.snapshot(), now_ms=9 * DAY, in_use_from=4)
+    clean(log, log.snapshot(), now_ms=9 * DAY, in_use_from=4)
     assert _versions(store) == list(range(2, 10))
 
 
@@ -100,9 +100,9 @@ def test_unknown_retention_is_reported_and_removes_nothing() -> None:
 def test_unreferenced_sidecars_are_removed_after_a_day() -> None:
     store, log = _daily((2, 5, 8))
     store.put("_delta_log/_sidecars/old.parquet", b"x")  # written on day 9
-    clean(store, log.snapshot(), now_ms=9 * DAY)
+    clean(log, log.snapshot(), now_ms=9 * DAY)
     assert "_delta_log/_sidecars/old.parquet" in store.paths()
-    assert clean(store, log.snapshot(), now_ms=12 * DAY) > 0
+    assert clean(log, log.snapshot(), now_ms=12 * DAY) > 0
     assert "_delta_log/_sidecars/old.parquet" not in store.paths()
 
 
@@ -119,7 +119,7 @@ def test_a_killed_clean_up_leaves_a_readable_log(
     kept read as before, and everything younger than the retention is still there."""
     store, log = _daily(checkpoints)
     before = {v: log.snapshot(v).num_files for v in range(10)}
-    plan = plan_cleanup(store, log.snapshot(), now_ms=today * DAY)
+    plan = plan_cleanup(log, log.snapshot(), now_ms=today * DAY)
     paths = [file.path for file in plan]
     done = data.draw(st.integers(0, len(paths)))
     times = {m.path: m.modified_ms for m in store.list("_delta_log")}

@@ -123,9 +123,9 @@ IN_USE: dict[str, tuple[dict[str, Any], set[OperationKind]]] = {
     "icebergWriterCompatV1": (on("enableIcebergWriterCompatV1"), WRITES),
     "icebergWriterCompatV3": (on("enableIcebergWriterCompatV3"), WRITES),
     "coordinatedCommits-preview": (on("coordinatedCommits.commitCoordinator-preview", "x"), WRITES),
-    "catalogManaged": ({}, ALL),
+    "catalogManaged": ({}, set()),
     "tandem.mergeLog": ({}, WRITES),
-    "catalogOwned-preview": ({}, ALL),
+    "catalogOwned-preview": ({}, set()),
     "redirectReaderWriter-preview": (on("redirectReaderWriter-preview", "{}"), ALL),
     "redirectWriterOnly-preview": (on("redirectWriterOnly-preview", "{}"), WRITES),
 }
@@ -230,6 +230,7 @@ def test_features_that_block_the_log_and_features_that_block_rows_only() -> None
         with pytest.raises(UnsupportedFeature):
             check_readable(protocol, _metadata())
     check_readable(Protocol(1, 7, frozenset(), frozenset({"fromTheFuture"})), _metadata())
+    check_readable(_named("catalogManaged"), _metadata(), managed=True)
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ import pytest
 from support.cluster.operator_thread import HeldJobs, Resources, operating, quick_settings
 from support.jobs import quick_lake
 from tandem.kube.runtime.slots import JobLimits
-from tandem.kube.tables.context import RenewableStore
 from tandem.locks.rules import LockRequest
 from tandem.locks.store import InProcessLocks
+from tandem.storage.renewable import RenewableStore
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster

@@ -49,7 +49,7 @@ class Daily:
         self.store.put(dl.commit_name(self.day), dl.lines(actions))
         if self.day % 3 == 2:
             write_checkpoint(self.log, self.log.snapshot(), now_ms=self.now_ms)
-            clean_log(self.store, self.log.snapshot(), now_ms=self.now_ms)
+            clean_log(self.log, self.log.snapshot(), now_ms=self.now_ms)
         self.day += 1
         self.now_ms += DAY_MS
 

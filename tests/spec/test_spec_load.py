@@ -220,7 +220,7 @@ def test_a_wrong_update_is_refused(spec: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "field", "words"),
     [
-        ("{}", "spec.location", "Add location"),
+        ("{}", "spec", "Add location"),
         (
             "{location: 's3://b/t', compaction: {minRowGroupRows: -1}}",
             "spec.compaction.minRowGroupRows",

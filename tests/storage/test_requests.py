@@ -15,9 +15,9 @@ from support.hanging_server import hanging_server
 from support.lake.memory_store import MemoryStore
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import InvalidSpec, StorageError
-from tandem.kube.tables.context import RenewableStore
 from tandem.storage import open_store
 from tandem.storage.options import settings
+from tandem.storage.renewable import RenewableStore
 from tandem.storage.store import side_by_side
 from tandem.storage.time_limits import seconds_of, time_limits
 

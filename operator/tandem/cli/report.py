@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def locations_of(resources: Iterable[AnyResource]) -> dict[str, str]:
     """Where tables are, by namespace and name."""
     return {
-        f"{each.namespace}/{each.name}": each.spec.location
+        f"{each.namespace}/{each.name}": each.address
         for each in resources
         if isinstance(each, LakeTable)
     }

@@ -215,10 +215,10 @@ _TABLE = (
             "it builds on icebergCompatV3"),
     Feature("coordinatedCommits-preview", _property_set("delta.coordinatedCommits."), _WRITES,
             "commits go through a coordinator, not through the log folder", blocks_commits=True),
-    Feature("catalogManaged", _always, _ALL,
-            "the catalog, not the log folder, says what is committed", blocks_log=True),
-    Feature("catalogOwned-preview", _always, _ALL,
-            "the catalog, not the log folder, says what is committed", blocks_log=True),
+    Feature("catalogManaged", _always, _NOTHING,
+            "the catalog says what is committed: opened through it, never by location"),
+    Feature("catalogOwned-preview", _always, _NOTHING,
+            "the catalog says what is committed: opened through it, never by location"),
     Feature("tandem.mergeLog", _always, _WRITES,
             "the log of a merge-on-read table is written by log writers and log compactions"),
     Feature("redirectReaderWriter-preview", _property_set("delta.redirectReaderWriter"), _ALL,
@@ -500,11 +500,25 @@ def _forgets(metadata: Metadata) -> Iterator[tuple[str, str]]:
         yield FORGETFUL, "checkpoints may forget which operations have committed"
 
 
-def check_readable(protocol: Protocol, metadata: Metadata, *, resource: str = "") -> None:
+OF_CATALOGS = ("catalogManaged", "catalogOwned-preview")
+"""Features of tables that are read and written through their catalog only."""
+
+
+def check_readable(
+    protocol: Protocol, metadata: Metadata, *, resource: str = "", managed: bool = False
+) -> None:
     """Refuse a table whose *log* cannot be interpreted. Weaker than `check(…, READ)`: a table
-    with a variant column can be listed but not scanned. Raises: UnsupportedFeature, CorruptLog."""
+    with a variant column can be listed but not scanned.
+
+    Args:
+        managed: whether the log is read through the table's catalog.
+    Raises: UnsupportedFeature, CorruptLog.
+    """
     schema = parse(metadata.schema_string, resource=resource)
     check_names(schema, metadata.partition_columns, resource=resource)
+    of_catalog = [(n, FEATURES[n].why) for n in OF_CATALOGS if n in writer_features(protocol)]
+    if of_catalog and not managed:
+        _refuse(of_catalog, "the table cannot be opened by its location", resource, _BY_CATALOG)
     found = list(_too_new(protocol, reads=True))
     for name in sorted(reader_features(protocol)):
         feature = FEATURES.get(name)
@@ -536,7 +550,17 @@ def check_commits(protocol: Protocol, metadata: Metadata, *, resource: str = "")
     _refuse(found, "committing is refused", resource)
 
 
-def _refuse(found: list[tuple[str, str]], what: str, resource: str) -> None:
+_BY_CATALOG = (
+    "Name it as its catalog does: unity://HOST/CATALOG.SCHEMA.TABLE in place of the location, or "
+    "spec.catalog in a LakeTable"
+)
+_LEAVE = (
+    "Leave this table to its engine, or drop the feature there; docs/features.md lists what is "
+    "possible with each"
+)
+
+
+def _refuse(found: list[tuple[str, str]], what: str, resource: str, remedy: str = _LEAVE) -> None:
     if not found:
         return
     raise UnsupportedFeature(
@@ -545,8 +569,7 @@ def _refuse(found: list[tuple[str, str]], what: str, resource: str) -> None:
         field="protocol",
         found=", ".join(name for name, _ in found),
         expected="a table that uses only features known to Tandem for this operation",
-        remedy="Leave this table to its engine, or drop the feature there; docs/features.md lists "
-        "what is possible with each",
+        remedy=remedy,
     )
 
 

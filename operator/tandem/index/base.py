@@ -22,10 +22,11 @@ import pyarrow as pa
 import structlog
 
 from tandem.delta.actions import Commit, Metadata, Protocol
-from tandem.delta.log import codec, listing
+from tandem.delta.log import codec
 from tandem.delta.log import files as files_
 from tandem.delta.log.delta_log import DeltaLog
-from tandem.delta.log.snapshot import LogPosition, Snapshot
+from tandem.delta.log.listing import LogPosition
+from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import CorruptLog, FactsRefused, ObjectNotFound, StorageError
 from tandem.index.entries import FOREVER, Entries
 from tandem.index.packed import PREFIX, Form, PackedSection, count_in, flags, numbers, require_end
@@ -400,7 +401,9 @@ class Bases:
 
     def _commit_digest(self, version: int) -> str:
         """A digest of the beginning of a commit. Raises: ObjectNotFound, StorageError."""
-        path = listing.commit_path(version)
+        path = self._log.commit_log.path(version)
+        if path is None:
+            raise ObjectNotFound("no such version", resource=self._log.store.location)
         return hashlib.sha256(self._log.store.get_range(path, 0, _COMMIT_BYTES)).hexdigest()
 
     def _not_believed(self, path: str, field: str) -> None:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 from tandem.delta.log.delta_log import DeltaLog
-from tandem.delta.log.snapshot import LogPosition
+from tandem.delta.log.listing import LogPosition
 from tandem.errors import CorruptLog, VersionNotFound
 from tandem.index.base import Bases
 from tandem.index.window import View, Window

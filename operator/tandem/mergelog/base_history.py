@@ -14,7 +14,6 @@ from typing import Final
 
 from tandem.delta.actions import AddFile, Commit
 from tandem.delta.log.delta_log import DeltaLog
-from tandem.delta.log.listing import read_log
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import (
     BaseHistoryGap,
@@ -167,7 +166,7 @@ def retained(log: MergeLog, newest: Snapshot, since_ms: int) -> Retained:
 
 def _versions(log: MergeLog, since_ms: int) -> list[int]:
     """The base version that was current then, and the restores since."""
-    listing = read_log(log.base.store)
+    listing = log.base.commit_log.tail(0)
     times = {listing.earliest: 0}
     times |= {v: file.modified_ms for v, file in listing.commits.items() if v >= listing.earliest}
     first = current_at(times, since_ms)

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tandem.delta.log.listing import commit_path
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import (
     BaseHistoryGap,
     BaseReplaced,
     LogGap,
-    ObjectNotFound,
     TableNotFound,
     UnsupportedFeature,
 )
@@ -61,7 +59,7 @@ class LogReader:
             if not self._log.exists():
                 return False
             found = self._log.snapshot()
-        elif thoroughly or self._has(before.version + 1):
+        elif thoroughly or self._log.log.commit_log.has(before.version + 1):
             try:
                 found = self._log.update(before)
             except TableNotFound:
@@ -73,13 +71,6 @@ class LogReader:
                 BaseHistory(self._log, found) if known is None else known.following(found)
             )
             self._snapshot = found
-        return True
-
-    def _has(self, version: int) -> bool:
-        try:
-            self._log.store.head(commit_path(version))
-        except ObjectNotFound:
-            return False
         return True
 
     def facts(self, base: Snapshot) -> LogFacts:

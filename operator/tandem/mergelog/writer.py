@@ -22,7 +22,6 @@ import numpy as np
 import pyarrow as pa
 
 from tandem.delta.actions import Action, AddFile, Txn
-from tandem.delta.log.listing import commit_path
 from tandem.delta.log.maintenance import maintain
 from tandem.delta.log.snapshot import Snapshot, commit_info
 from tandem.delta.properties import checkpoint_interval
@@ -474,7 +473,7 @@ class LogWriter:
         txn = self._snapshot.txns.get(WRITER + self._name)
         if txn is not None and txn.version >= batch:
             return False
-        self._log.store.delete([commit_path(instant)])
+        self._log.log.commit_log.withdraw(instant)
         return True
 
     def _maintain(self, instant: int) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -36,6 +37,7 @@ from tandem.errors import (
     Reason,
     StorageError,
     TableNotFound,
+    TableReplaced,
     TandemError,
     UnsupportedFeature,
 )
@@ -56,14 +58,17 @@ from tandem.spec.status import (
     rfc3339,
 )
 from tandem.spec.table import Create, LakeTable
-from tandem.storage import open_store, probe_put_if_absent
+from tandem.storage import Store, open_store, probe_put_if_absent
 from tandem.timeline.segments import segments
 
 if TYPE_CHECKING:
+    from tandem.catalogs.lookup import CatalogEntry
     from tandem.mergelog.versions import LogFacts
     from tandem.planning.auto.facts import AutoCompactionDecision
 
 
+_TABLE_IDS = ("io.unitycatalog.tableId", "ucTableId")
+"""Properties with the id of a table in Unity Catalog."""
 SMALL_FILE_BYTES = 32 * 2**20
 _TRIES = 64
 
@@ -84,29 +89,59 @@ def open_table(
     allowed_prefixes: tuple[str, ...] = (),
     environ: Mapping[str, str] | None = None,
     ceiling_s: float | None = None,
+    entry: CatalogEntry | None = None,
 ) -> Table:
-    """The table of a LakeTable; nothing is read yet. Arguments as of `open_store`, but
-    `allowed_prefixes` are `Table`'s.
+    """The table of a LakeTable. Nothing of it is read yet; its catalog is asked, if it has one.
+    Arguments as of `open_store`, but `allowed_prefixes` are `Table`'s.
 
-    Raises: InvalidSpec, LocationNotAllowed, StorageError.
+    Args:
+        entry: what the catalog has answered already.
+    Raises: InvalidSpec, LocationNotAllowed, StorageError; as `look_up`.
     """
-    options = resource.spec.storage.options
-    store = open_store(
-        resource.spec.location,
-        options,
-        allowed_prefixes=allowed_prefixes or resource.spec.storage.clone_sources,
-        environ=environ,
-        ceiling_s=ceiling_s,
-    )
+    if entry is None and resource.spec.catalog is not None:
+        from tandem.catalogs.lookup import TOKEN_VARIABLE, look_up
+
+        token = os.environ.get(TOKEN_VARIABLE, "")
+        entry = look_up(resource, token=lambda: token, environ=environ, ceiling_s=ceiling_s)
+    storage = resource.spec.storage
+    prefixes = allowed_prefixes or storage.clone_sources
+    if entry is not None and entry.unity is not None and storage.secret_ref is None:
+        from tandem.catalogs.vending import open_vended_store
+
+        store = open_vended_store(
+            entry.unity,
+            entry.location,
+            storage.options,
+            allowed_prefixes=prefixes,
+            ceiling_s=ceiling_s,
+        )
+    else:
+        store = open_store(
+            resource.location if entry is None else entry.location,
+            storage.options,
+            allowed_prefixes=prefixes,
+            environ=environ,
+            ceiling_s=ceiling_s,
+        )
     return Table(
         store=store,
-        log=DeltaLog(store),
+        log=open_log(store, entry),
         display=resource.id,
         spec=resource,
-        storage_options=dict(options),
+        storage_options=dict(storage.options),
         allowed_prefixes=allowed_prefixes,
         ceiling_s=ceiling_s,
+        entry=entry,
     )
+
+
+def open_log(store: Store, entry: CatalogEntry | None) -> DeltaLog:
+    """The log of a table, whose commits its catalog has if it manages the table."""
+    if entry is None or entry.unity is None or not entry.managed_id:
+        return DeltaLog(store)
+    from tandem.delta.log.catalog_log import CatalogLog
+
+    return DeltaLog(store, commits=CatalogLog(store, entry.unity, entry.managed_id))
 
 
 def adopt(table: Table, clock: Clock, nonces: Nonces, *, probe: bool = True) -> AdoptedTable:
@@ -206,12 +241,15 @@ def _no_table(table: Table) -> TableNotFound:
         field="spec.location",
         found=table.location,
         expected="a Delta table",
-        remedy="Correct the location, or set spec.create",
+        remedy="Correct the location, or set spec.create"
+        if table.spec is None or table.spec.spec.catalog is None
+        else "The catalog has this location: correct the table there, or the name",
     )
 
 
 def _check(table: Table, snapshot: Snapshot) -> None:
     assert table.spec is not None
+    _check_managed(table, snapshot)
     time_column(table.spec, snapshot)
     _check_filters(table.spec, snapshot)
     enabled = protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata)
@@ -219,6 +257,35 @@ def _check(table: Table, snapshot: Snapshot) -> None:
         protocol.check_vectors(snapshot.protocol, snapshot.metadata, resource=table.display)
     protocol.check_adoptable(snapshot.protocol, snapshot.metadata, resource=table.display)
     _check_log(table, snapshot)
+
+
+def _check_managed(table: Table, snapshot: Snapshot) -> None:
+    """Check that a table that a catalog manages is the one at the location that the catalog has.
+
+    Raises: UnsupportedFeature, TableReplaced.
+    """
+    entry = table.entry
+    if entry is None or not entry.managed_id:
+        return
+    if not protocol.writer_features(snapshot.protocol).intersection(protocol.OF_CATALOGS):
+        raise UnsupportedFeature(
+            "the catalog manages this table, and the table's log does not say so",
+            resource=table.display,
+            field="protocol",
+            found="no catalogManaged",
+            expected="the feature catalogManaged",
+            remedy="Other writers would commit past the catalog: correct the table by its engine",
+        )
+    found = next(filter(None, map(snapshot.configuration.get, _TABLE_IDS)), entry.managed_id)
+    if found != entry.managed_id:
+        raise TableReplaced(
+            "the location that the catalog has is that of another table",
+            resource=table.display,
+            field="table uuid",
+            found=f"{found} at {table.location}",
+            expected=entry.managed_id,
+            remedy="Correct the table in the catalog",
+        )
 
 
 def _check_filters(resource: LakeTable, snapshot: Snapshot) -> None:
@@ -244,6 +311,15 @@ def _check_log(table: Table, snapshot: Snapshot) -> None:
     wanted = table.spec.spec.merge_on_read
     if wanted is None:
         return
+    if table.log.commit_log.managed:
+        raise UnsupportedFeature(
+            "a table that its catalog manages has no log of upserts and deletes",
+            resource=table.display,
+            field="spec.mergeOnRead",
+            found="both",
+            expected="one of them",
+            remedy="Remove spec.mergeOnRead, and write by TableUpdate or TableIngest",
+        )
     new, metadata = table.rules(snapshot)
     snapshot = replace(snapshot, protocol=new, metadata=metadata)
     try:
@@ -386,6 +462,7 @@ def status_of_table(
     when = rfc3339(now_ms)
     return TableStatus(
         observed_generation=generation,
+        location=table.location,
         phase=Phase.SUCCEEDED,
         conditions=(
             Condition(

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tandem.delta import protocol
+from tandem.delta.log.commit_log import Maintenance
 from tandem.delta.log.listing import LOG
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.properties import files_kept_ms
@@ -164,8 +165,9 @@ def clean(
     """One round, without the log of blocks of a merge-on-read table.
 
     Raises: UnsupportedFeature if the table requires a writer feature that we do not support,
-        ManifestInvalid if the plan of an unfinished operation is damaged, CorruptLog,
-        StorageError. Nothing is lost then; the remaining garbage is left for the next round.
+        CatalogForbids, ManifestInvalid if the plan of an unfinished operation is damaged,
+        CorruptLog, StorageError. Nothing is lost then; the remaining garbage is left for the next
+        round.
     """
     dependencies, options = dependencies or CleaningDependencies(), options or CleaningOptions()
     return CleaningRound(CleanedTable(table), rules, dependencies, options).run()
@@ -200,6 +202,7 @@ class CleaningRound:
             resource=self._table.display,
             asked="cleaning",
         )
+        self._table.log.commit_log.require(Maintenance.DATA_CLEANUP)
         found = self._listed(live_files(first))
         now_ms = self._dependencies.clock.now_ms()
         unfinished = self._facts_reader.unfinished(first, found)

@@ -19,7 +19,7 @@ from tandem.delta import dv
 from tandem.delta.actions import DeletionVector, RemoveFile, Txn
 from tandem.delta.log import checkpoint as checkpoint_read
 from tandem.delta.log.delta_log import DeltaLog
-from tandem.delta.log.listing import Checkpoint, Listing, read_log
+from tandem.delta.log.listing import Checkpoint, Listing
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.properties import tombstone_retention_ms
 from tandem.errors import CorruptLog, LocationNotAllowed
@@ -327,7 +327,7 @@ def read_removals(log: DeltaLog, latest: Snapshot, query: HistoryQuery) -> Remov
 
     Raises: LogGap if a clean-up of the log runs meanwhile, CorruptLog, StorageError.
     """
-    listing = read_log(log.store)
+    listing = log.commit_log.tail(0)
     base = _base(listing, latest.version, query)
     past = RemovalHistory()
     first = 0

@@ -219,7 +219,7 @@ class _LogRound:
         self, snapshot: Snapshot, retention_ms: int, now_ms: int, in_use_from: int | None
     ) -> tuple[ObjectInfo, ...]:
         return plan_cleanup(
-            self.log.store,
+            self.log.log,
             snapshot,
             now_ms=now_ms,
             in_use_from=in_use_from,

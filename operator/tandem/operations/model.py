@@ -50,6 +50,7 @@ from tandem.storage.store import Store
 from tandem.timeline.names import SegmentNumbers
 
 if TYPE_CHECKING:
+    from tandem.catalogs.lookup import CatalogEntry
     from tandem.operations.small_rounds import SourceCopy
 
 
@@ -142,7 +143,8 @@ class Table:
     """An opened table. `storage_options` contain no secrets; `display` is the name for messages
     (`LakeTable/flights`). `allowed_prefixes`: below what an administrator lets tables and sources
     lie, () for anywhere. `base` is the base table of a log of blocks. `ceiling_s`: how long a
-    request of its store and of a source may take, in seconds; None for any time."""
+    request of its store and of a source may take, in seconds; None for any time. `entry`: what its
+    catalog says of it; None for a table that is named by its location."""
 
     store: Store
     log: DeltaLog
@@ -153,6 +155,7 @@ class Table:
     base: Table | None = None
     source_access: SourceAccess = SourceAccess.NONE
     ceiling_s: float | None = None
+    entry: CatalogEntry | None = None
 
     @property
     def location(self) -> str:

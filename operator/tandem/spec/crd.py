@@ -556,7 +556,7 @@ def _columns(kind: str) -> list[dict[str, Any]]:
             column("Small", ".status.smallFiles", "integer", wide=True),
             column("Blocks", ".status.log.blocks", "integer", wide=True),
             column("Unmerged", ".status.log.oldestUnmerged", "date", wide=True),
-            column("Location", ".spec.location", wide=True),
+            column("Location", ".status.location", wide=True),
             column("Message", f"{_READY}.message", wide=True),
             _AGE,
         ]

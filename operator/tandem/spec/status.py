@@ -566,6 +566,8 @@ class TableStatus(StatusModel):
     """A one-word summary for display; programs use the conditions."""
     conditions: tuple[Condition, ...] = ()
     """`Ready`, `Reconciling` and `Stalled`, each with a reason."""
+    location: str | None = None
+    """Where the table is: what its catalog names, if `spec.catalog` has one."""
     version: int | None = None
     """Latest Delta version seen."""
     segments: int | None = None

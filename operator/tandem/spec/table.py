@@ -11,6 +11,8 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from tandem.errors import InvalidSpec
+from tandem.spec.catalog import Catalog
 from tandem.spec.common import Resource
 from tandem.spec.compaction import (
     DEFAULT_TARGET_FILE_SIZE,
@@ -460,11 +462,15 @@ class AutomaticCompaction(Model):
 
 
 class LakeTableSpec(Model):
-    fixed: ClassVar[frozenset[str]] = frozenset({"location"})
+    fixed: ClassVar[frozenset[str]] = frozenset({"location", "catalog"})
     """Fields that must not change in a cluster: another location is another table."""
 
-    location: Location
-    """Root of the table: a `file`, `s3`, `gs` or `abfss` URL. Cannot be changed."""
+    location: Location | None = None
+    """Root of the table: a `file`, `s3`, `gs` or `abfss` URL. Cannot be changed. Optional with
+    `catalog`; if given, it must be the location that the catalog has."""
+    catalog: Catalog | None = None
+    """The catalog that has the table, and its name there. Cannot be changed. See
+    docs/catalogs.md."""
     storage: Storage = Storage()
     """How to access the object store."""
     enable_deletion_vectors: StrictBool = False
@@ -493,6 +499,25 @@ class LakeTableSpec(Model):
 
     index: IndexSettings | None = None
     """The table's index: bloom filters, and the server that answers for it. See docs/index.md."""
+
+    @misfit(
+        "has(self.location) || has(self.catalog)",
+        "must have location or catalog",
+        expected="one of them",
+        remedy="Add location",
+    )
+    def _can_be_found(self) -> str:
+        return "" if self.location or self.catalog else "none of them"
+
+    @misfit(
+        "!has(self.create) || !has(self.catalog)",
+        "create does not go with catalog",
+        field=".create",
+        expected="one of them",
+        remedy="Create the table by an engine that registers it in the catalog, and remove create",
+    )
+    def _catalogs_have_their_tables(self) -> str:
+        return "both of them" if self.create is not None and self.catalog is not None else ""
 
     @property
     def _without_chunks(self) -> str:
@@ -544,3 +569,24 @@ class LakeTable(Resource):
     short_name: ClassVar[str] = "ltbl"
     kind: Literal["LakeTable"]
     spec: LakeTableSpec
+
+    @property
+    def address(self) -> str:
+        """Where the table is, for messages: its location, or its name in the catalog."""
+        if self.spec.location is not None:
+            return self.spec.location
+        assert self.spec.catalog is not None
+        return self.spec.catalog.url
+
+    @property
+    def location(self) -> str:
+        """Its location. Raises: InvalidSpec if only its catalog knows it."""
+        if self.spec.location is None:
+            raise InvalidSpec(
+                "the table is read by its location here, which only its catalog knows",
+                resource=self.id,
+                field="spec.location",
+                found=self.address,
+                remedy="Set spec.location too, if the table is not managed by the catalog",
+            )
+        return self.spec.location

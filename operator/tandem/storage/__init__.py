@@ -7,6 +7,7 @@ a connection to a store by other means.
     local              a folder on a local disk
     remote             S3, GCS and Azure
     s3                 copies of ranges inside of S3
+    renewable          stores whose credentials are renewed while they are in use
     rooted             `open_store`, and whether a store has put-if-absent
     options            settings of a store's client
     time_limits        how long a request may take

@@ -144,15 +144,32 @@ def require_endpoints(
     for where, shown, url in found:
         patterns = (*allowed, *_OF_GOOGLE) if where.endswith("_uri") else allowed
         if not _matches(url, patterns):
-            raise LocationNotAllowed(
-                "this operator's tables may not use this endpoint",
-                resource=resource,
-                field=where,
-                found=shown,
-                expected="one of " + ", ".join(allowed) if allowed else "the cloud's own endpoint",
-                remedy="Ask the operator's administrator for an --allowed-endpoint "
-                "(the chart's allowedEndpoints)",
-            )
+            raise _foreign_endpoint(allowed, resource=resource, field=where, found=shown)
+
+
+def require_catalog(uri: str, allowed: Sequence[str], *, resource: str, field: str) -> None:
+    """Check that a catalog is at one of the allowed hosts.
+
+    Args:
+        allowed: as of `require_endpoints`.
+    Raises: LocationNotAllowed.
+    """
+    if not _matches(f"http://{uri.partition('://')[2]}", allowed):
+        raise _foreign_endpoint(allowed, resource=resource, field=field, found=uri)
+
+
+def _foreign_endpoint(
+    allowed: Sequence[str], *, resource: str, field: str, found: str
+) -> LocationNotAllowed:
+    return LocationNotAllowed(
+        "this operator's tables may not use this endpoint",
+        resource=resource,
+        field=field,
+        found=found,
+        expected="one of " + ", ".join(allowed) if allowed else "the cloud's own endpoint",
+        remedy="Ask the operator's administrator for an --allowed-endpoint "
+        "(the chart's allowedEndpoints)",
+    )
 
 
 def _of_options(scheme: str, options: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:

@@ -114,50 +114,78 @@ def client_of(settings: StoreSettings, limits: TimeLimits) -> Any | None:
 
 @functools.lru_cache(maxsize=4)
 def _shared(config: frozenset[tuple[str, str]], limits: TimeLimits, *_: object) -> Any | None:
+    found = dict(config)
+    virtual = found.get("virtual_hosted_style_request") == "true"
+    return client_of_service(
+        "s3",
+        found,
+        limits,
+        endpoint=found.get("endpoint"),
+        signature_version="s3v4",
+        s3={
+            "addressing_style": "virtual" if virtual else "path",
+            "use_accelerate_endpoint": False,
+            "us_east_1_regional_endpoint": "regional",
+        },
+        # Stores that are not AWS's know no others.
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+    )
+
+
+def client_of_service(
+    service: str,
+    config: Mapping[str, str],
+    limits: TimeLimits,
+    *,
+    endpoint: str | None,
+    **settings: object,
+) -> Any | None:
+    """A client of botocore with the identity of these settings of a store, which threads may share;
+    None where botocore is not installed, or where there are no credentials.
+
+    Args:
+        config: as of `StoreSettings`: the keys and the region; without keys, the identity is that
+            of the process.
+        endpoint: None for AWS's own.
+        settings: further ones of botocore's `Config`.
+    Raises: botocore's errors, for settings that it refuses.
+    """
     try:
         import botocore.session
         from botocore.config import Config
     except ImportError:
         return None
-    found = dict(config)
     session = botocore.session.Session(session_vars=_NO_FILES)
+    region = config.get("region", _DEFAULT_REGION)
     keys = {}
-    if "access_key_id" in found:
+    if "access_key_id" in config:
         keys = {
-            "aws_access_key_id": found["access_key_id"],
-            "aws_secret_access_key": found.get("secret_access_key"),
-            "aws_session_token": found.get("session_token"),
+            "aws_access_key_id": config["access_key_id"],
+            "aws_secret_access_key": config.get("secret_access_key"),
+            "aws_session_token": config.get("session_token"),
         }
     else:
         # Of the region, where a role's tokens are issued.
-        session.set_config_variable("region", found.get("region", _DEFAULT_REGION))
+        session.set_config_variable("region", region)
         identity = session.get_credentials()
         if identity is None or identity.method not in _METHODS:
             return None
-    virtual = found.get("virtual_hosted_style_request") == "true"
     return session.create_client(
-        "s3",
-        region_name=found.get("region", _DEFAULT_REGION),
-        endpoint_url=found.get("endpoint"),
+        service,
+        region_name=region,
+        endpoint_url=endpoint,
         config=Config(
-            signature_version="s3v4",
             connect_timeout=limits.connect.total_seconds(),
             read_timeout=limits.one_try.total_seconds(),
             retries={
                 "mode": "standard",
                 "total_max_attempts": _ATTEMPTS if limits.retries else 1,
             },
-            s3={
-                "addressing_style": "virtual" if virtual else "path",
-                "use_accelerate_endpoint": False,
-                "us_east_1_regional_endpoint": "regional",
-            },
-            # Stores that are not AWS's know no others.
-            request_checksum_calculation="when_required",
-            response_checksum_validation="when_required",
             ignore_configured_endpoint_urls=True,
             use_dualstack_endpoint=False,
             use_fips_endpoint=False,
+            **settings,
         ),
         **keys,
     )

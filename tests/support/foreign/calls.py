@@ -1,4 +1,5 @@
-"""The calls of foreign engines that a test may request: `DeltalakeCalls`, `SparkCalls`.
+"""The calls of foreign engines that a test may request: `DeltalakeCalls`, `SparkCalls`,
+`DuckdbCalls`.
 
 Every method takes and gives JSON, and moments in UTC, so that a test may call it here or in
 another process (`support.foreign.process`). It knows nothing of Tandem and must not import it: a
@@ -10,6 +11,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -175,6 +177,17 @@ class SparkCalls:
         listed: list[Row] = found.toArrow().to_pylist()
         return listed
 
+    def query(self, text: str) -> list[Row]:
+        """Raises: Refused."""
+        from py4j.protocol import Py4JJavaError
+        from pyspark.errors import PySparkException
+
+        try:
+            listed: list[Row] = self._spark.sql(text).toArrow().to_pylist()
+        except (PySparkException, Py4JJavaError) as error:
+            raise _refused(error) from error
+        return listed
+
     def begin(self, statement: str, text: str, gate: str) -> None:
         """Start a statement whose condition calls the gate; come back when it stands there."""
         refused: list[Refused] = []
@@ -201,6 +214,44 @@ class SparkCalls:
         assert not thread.is_alive(), statement
         if refused:
             raise refused[0]
+
+
+class DuckdbCalls:
+    """DuckDB, with the catalog `unity` of a Unity Catalog. Its extensions are packages, each with a
+    file of the version that it belongs to. It attaches the catalog for each statement: while that
+    is attached, it remembers the versions of tables."""
+
+    def __init__(self, url: str) -> None:
+        import duckdb
+
+        self._connection = duckdb.connect()
+        for name in ("httpfs", "delta", "unity_catalog"):
+            package = import_module(f"duckdb_extension_{name}").__file__
+            assert package is not None
+            [file] = Path(package).parent.glob("extensions/*/*.duckdb_extension")
+            self._connection.execute(f"LOAD '{file}'")
+        self._connection.execute(
+            f"CREATE SECRET (TYPE unity_catalog, TOKEN 'of-duckdb', ENDPOINT '{url}')"
+        )
+
+    def sql(self, text: str) -> None:
+        """Raises: Refused."""
+        self.query(text)
+
+    def query(self, text: str) -> list[Row]:
+        """Raises: Refused."""
+        import duckdb
+
+        attach = "ATTACH 'unity' AS unity (TYPE unity_catalog, DEFAULT_SCHEMA 'lake')"
+        self._connection.execute(attach)
+        try:
+            found = self._connection.execute(text)
+            names = [each[0] for each in found.description]
+            return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+        except duckdb.Error as error:
+            raise Refused(type(error).__name__, str(error)[:2000]) from error
+        finally:
+            self._connection.execute("DETACH unity")
 
 
 def _gate() -> Callable[[int, str], bool]:

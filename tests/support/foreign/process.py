@@ -14,12 +14,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol
 
-from support.foreign.calls import DeltalakeCalls, Json, Refused, SparkCalls
+from support.foreign.calls import DeltalakeCalls, DuckdbCalls, Json, Refused, SparkCalls
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,18 +78,28 @@ def _parsed(line: str) -> Json:
 
 
 @contextmanager
-def started(engine: str) -> Iterator[Process]:
-    """`deltalake` or `spark`. What it says besides goes to our standard error."""
+def started(engine: str, *arguments: str) -> Iterator[Process]:
+    """`deltalake`, `spark`, or `duckdb`; with the address of a Unity Catalog, `spark` and `duckdb`
+    are its clients. What it says besides goes to our standard error."""
     paths = [
         *(str(_TREE / part) for part in ("tests", "operator", "tools")),
         os.environ.get("PYTHONPATH", ""),
     ]
+    python = duckdb_python() if engine == "duckdb" else sys.executable
+    command = [python, "-m", "support.foreign.process", engine, *arguments]
+    with controlled(command, {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}) as process:
+        yield process
+
+
+@contextmanager
+def controlled(command: Sequence[str], environ: Mapping[str, str]) -> Iterator[Process]:
+    """A program that answers line by line, as `serve`."""
     child = subprocess.Popen(
-        [sys.executable, "-m", "support.foreign.process", engine],
+        command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        env=dict(environ),
     )
     with child:
         yield Process(child)
@@ -106,19 +116,27 @@ def deltalake_here() -> Here:
     return Here(DeltalakeCalls())
 
 
-def _calls(engine: str) -> DeltalakeCalls | SparkCalls:
+def duckdb_python() -> str:
+    """That of the environment with DuckDB's extensions, which `tools/build-unity.sh` makes."""
+    cache = os.environ.get("TANDEM_CACHE") or os.path.expanduser("~/.cache/tandem")
+    return f"{cache}/duckdb-unity/bin/python"
+
+
+def _calls(engine: str, *arguments: str) -> DeltalakeCalls | SparkCalls | DuckdbCalls:
     if engine == "deltalake":
         return DeltalakeCalls()
-    from delta_session import start_session
+    if engine == "duckdb":
+        return DuckdbCalls(*arguments)
+    from delta_session import start_session, unity_conf
 
-    return SparkCalls(start_session())
+    return SparkCalls(start_session(conf=unity_conf(*arguments) if arguments else {}))
 
 
-def serve(engine: str) -> None:
+def serve(engine: str, *arguments: str) -> None:
     """Answer line by line until standard input ends."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever engines print is no answer
-    calls = _calls(engine)
+    calls = _calls(engine, *arguments)
     for line in sys.stdin:
         request = _parsed(line)
         try:

@@ -298,7 +298,9 @@ def _look(field: str, source: Mapping[str, Any], table: LakeTable) -> SourceChec
 
     location = source["location"]
     try:
-        options = storage_options(location, table.spec.location, table.spec.storage.options)
+        options = storage_options(
+            location, table.spec.location or location, table.spec.storage.options
+        )
         if source["format"] == "Delta":
             return SourceCheck(_version(location, options, source.get("version")))
         return SourceCheck(_files(location, options, f"{field}.location"))

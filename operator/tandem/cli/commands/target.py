@@ -1,19 +1,22 @@
-"""The table that a command is about: as a location, or as the name of a LakeTable in files."""
+"""The table that a command is about: as a location, as its name in a catalog, or as the name of a
+LakeTable in files."""
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, unquote, urlsplit
 
 from pydantic import TypeAdapter, ValidationError
 
 from tandem.errors import InvalidSpec, ReferenceNotFound
-from tandem.spec import LakeTable, load
+from tandem.spec import API_VERSION, LakeTable, load, parse
+from tandem.spec.catalog import Catalog, catalog_of_url
 from tandem.spec.fields import Location
 from tandem.storage.paths import without_userinfo
 
@@ -21,29 +24,65 @@ if TYPE_CHECKING:
     from tandem.delta.log.delta_log import DeltaLog
     from tandem.delta.log.snapshot import Snapshot
     from tandem.index.library import IndexReader
+    from tandem.operations.model import Table
     from tandem.storage.store import Store
     from tandem.timeline.chunks import TimeColumn
 
 
 @dataclass(frozen=True)
 class Target:
-    """A table as given on the command line: by its location, or by the name of a LakeTable in the
-    given files. `clone_sources`: of a shallow clone, those of the LakeTable among them."""
+    """A table as given on the command line: by its location, by its name in a catalog, or by the
+    name of a LakeTable in the given files. `location` is then as typed (`unity://…`).
+    `clone_sources`: of a shallow clone, those of the LakeTable among them."""
 
     location: str
     table: LakeTable | None
     options: dict[str, str]
     clone_sources: tuple[str, ...] = ()
+    catalog: Catalog | None = None
 
     def open(self) -> Store:
+        """Its store. Raises: as `open_table`."""
+        if self.catalog is not None:
+            return self.opened.store
         from tandem.storage import open_store
 
         return open_store(self.location, self.options, allowed_prefixes=self.clone_sources)
 
     def log(self) -> DeltaLog:
+        """Its log. Raises: as `open_table`."""
+        if self.catalog is not None:
+            return self.opened.log
         from tandem.delta.log.delta_log import DeltaLog
 
         return DeltaLog(self.open())
+
+    @functools.cached_property
+    def opened(self) -> Table:
+        """The table as its catalog names it. Raises: as `open_table`."""
+        from tandem.operations.adopt import open_table
+
+        metadata, spec = self.fields()
+        kind = LakeTable.kind_name
+        table = parse({"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec})
+        assert isinstance(table, LakeTable)
+        return open_table(table)
+
+    def fields(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Metadata and spec of its LakeTable, as people type them."""
+        if self.table is not None:
+            manifest = self.table.manifest()
+            metadata, spec = manifest["metadata"], manifest["spec"]
+        else:
+            metadata, spec = {"name": _name_of(self.location)}, {"location": self.location}
+            if self.catalog is not None:
+                named = self.catalog.model_dump(mode="json", by_alias=True, exclude_unset=True)
+                spec = {"catalog": named}
+        storage = {"options": self.options, "cloneSources": list(self.clone_sources)}
+        given = {name: value for name, value in storage.items() if value}
+        if given:
+            spec = {**spec, "storage": {**spec.get("storage", {}), **given}}
+        return metadata, spec
 
     @property
     def has_server(self) -> bool:
@@ -78,7 +117,8 @@ def target(
     """Find the table of an argument.
 
     Args:
-        location_or_name: a URL, a path, or with `files` the name of a LakeTable in them.
+        location_or_name: a URL, also that of a table in a catalog, a path, or with `files` the
+            name of a LakeTable in them.
         files: resources (`-f`).
         options: `key=value` of the object store, in addition to those of the LakeTable.
         clone_sources: locations, in addition to those of the LakeTable.
@@ -91,17 +131,59 @@ def target(
     if files:
         tables = [resource for resource in load(files) if isinstance(resource, LakeTable)]
         for table in tables:
-            if location_or_name in (table.name, f"LakeTable/{table.name}", table.spec.location):
+            if location_or_name in (table.name, f"LakeTable/{table.name}", table.address):
                 storage = table.spec.storage
                 every = tuple(dict.fromkeys((*storage.clone_sources, *sources)))
-                return Target(table.spec.location, table, {**storage.options, **given}, every)
+                options_ = {**storage.options, **given}
+                return Target(table.address, table, options_, every, table.spec.catalog)
         if "://" not in location_or_name and "/" not in location_or_name:
             raise ReferenceNotFound(
                 "no LakeTable of this name in the files",
                 resource=location_or_name,
                 expected="one of " + ", ".join(table.name for table in tables),
             )
+    if (catalog := _catalog_of(location_or_name)) is not None:
+        return Target(catalog.url, None, given, sources, catalog)
     return Target(as_location(location_or_name), None, given, sources)
+
+
+_NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
+_MOST_OF_A_NAME = 40
+
+
+def _name_of(location: str) -> str:
+    """A name for the LakeTable: the last part of its location, as far as names allow it."""
+    parts = urlsplit(location)
+    last = unquote(parts.path).rstrip("/").rpartition("/")[2] or parts.netloc
+    name = _NOT_IN_NAMES.sub("-", last.lower()).strip("-")[:_MOST_OF_A_NAME].strip("-")
+    return name or "table"
+
+
+def _catalog_of(text: str) -> Catalog | None:
+    """The catalog and the table that a URL such as `unity://host/main.sales.orders` names; None
+    for a location. Raises: InvalidSpec."""
+    named = catalog_of_url(text)
+    if named is None:
+        return None
+    try:
+        return Catalog.model_validate(named)
+    except ValidationError as error:
+        details = error.errors()[0]
+        context: dict[str, Any] = details.get("ctx", {})
+        [kind] = named
+        raise InvalidSpec(
+            f"{details['loc'][-1]} {context.get('error', details['msg'])}",
+            resource=without_userinfo(text),
+            found=without_userinfo(str(details["input"])),
+            expected=_CATALOGS[kind],
+        ) from error
+
+
+_CATALOGS: Final = {
+    "unity": "unity://host[:port]/catalog.schema.table (unity+http:// without TLS)",
+    "hive": "hive://host[:port]/database.table",
+    "glue": "glue://region/database.table",
+}
 
 
 _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(/[^/].*)", re.DOTALL)

@@ -155,7 +155,7 @@ def maintain(
     progress = ProgressDisplay(quiet=chosen.quiet or plan_only, verbose=chosen.verbose)
     with interruptible() as cancel, progress as display:
         for lake, also in tables:
-            with add_table_to_errors(lake.spec.location):
+            with add_table_to_errors(lake.address):
                 done = engine.maintain(lake, options, also=also, observer=display, cancel=cancel)
             outcomes += done.outcomes
             wanted += [lake, *(each.resource for each in done.operations)]

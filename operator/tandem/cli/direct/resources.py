@@ -27,8 +27,6 @@ from tandem.spec.update import SourceFormat
 if TYPE_CHECKING:
     from tandem.cli.commands.target import Target
 
-_NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
-_MOST_OF_A_NAME = 40
 _ASSIGNMENT = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^=`]+?))\s*=(.*)", re.DOTALL)
 
 
@@ -107,16 +105,9 @@ def table_of(target: Target, word: str, more: Mapping[str, Any]) -> LakeTable:
         "spec.storage.options": "--option",
         "spec.storage.cloneSources": "--clone-source",
         "spec.location": "LOCATION",
+        "spec.catalog": "LOCATION",
     }
-    metadata: dict[str, Any] = {"name": _name_of(target.location)}
-    spec: dict[str, Any] = {"location": target.location}
-    if target.table is not None:
-        manifest = target.table.manifest()
-        metadata, spec = manifest["metadata"], manifest["spec"]
-    storage = {"options": target.options, "cloneSources": list(target.clone_sources)}
-    given = {name: value for name, value in storage.items() if value}
-    if given:
-        spec = {**spec, "storage": {**spec.get("storage", {}), **given}}
+    metadata, spec = target.fields()
     found = _parsed(LakeTable.kind_name, metadata, {**spec, **more}, word, options)
     assert isinstance(found, LakeTable)
     return found
@@ -202,14 +193,6 @@ def merge_spec(
         "whenMatched": Typed("--update-all, --set or --delete-when", matched or None),
         "whenNotMatched": Typed("--insert-all", [{"insertAll": {}}] if insert_all else None),
     }
-
-
-def _name_of(location: str) -> str:
-    """A name for the LakeTable: the last part of its location, as far as names allow it."""
-    parts = urlsplit(location)
-    last = unquote(parts.path).rstrip("/").rpartition("/")[2] or parts.netloc
-    name = _NOT_IN_NAMES.sub("-", last.lower()).strip("-")[:_MOST_OF_A_NAME].strip("-")
-    return name or "table"
 
 
 def _parsed(

@@ -83,7 +83,7 @@ def _table(table: Body, operations: Iterable[Body]) -> Json:
     return _known(
         namespace=namespace_of(table),
         name=table["metadata"]["name"],
-        location=spec_of(table).get("location"),
+        location=spec_of(table).get("location") or status.get("location"),
         health=health(table),
         reason=ready.get("reason"),
         message=ready.get("message") if ready.get("status") != "True" else None,

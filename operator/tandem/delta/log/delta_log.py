@@ -1,7 +1,7 @@
 """`DeltaLog`: the transaction log of one table, read and written through the store port.
 
-Finds the newest usable checkpoint, replays the commits after it, and commits by put-if-absent. The
-pure modules of this package interpret the actions.
+Finds the newest usable checkpoint, replays the commits after it, and commits; which commits there
+are, and who made one, its `CommitLog` says. The pure modules of this package interpret the actions.
 """
 
 from __future__ import annotations
@@ -12,12 +12,20 @@ from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
 from tandem.delta import protocol
-from tandem.delta.actions import Action, Commit, CommitInfo
+from tandem.delta.actions import (
+    Action,
+    Commit,
+    CommitInfo,
+    DomainMetadata,
+    Metadata,
+    Protocol,
+)
 from tandem.delta.log import codec
 from tandem.delta.log import listing as listing_
-from tandem.delta.log.listing import Listing
-from tandem.delta.log.load import SnapshotLoader, position_of
-from tandem.delta.log.snapshot import LogPosition, Snapshot, in_commit_timestamps
+from tandem.delta.log.commit_log import CommitLog, FolderLog, Maintenance, NewCommit, Put
+from tandem.delta.log.listing import Listing, LogPosition
+from tandem.delta.log.load import SnapshotLoader
+from tandem.delta.log.snapshot import Snapshot, in_commit_timestamps
 from tandem.errors import (
     AlreadyExists,
     LogGap,
@@ -127,6 +135,8 @@ class DeltaLog:
     """The log of the table at a store's root. Holds no state between calls: thread-safe.
 
     Args:
+        commits: what decides which commits there are, for a table that a catalog manages a
+            `CatalogLog`; by default the log folder.
         parallel_reads: so many requests are made at once; 1 keeps the order of store calls
             deterministic.
         check: called with each commit that `snapshot`, `update` and `commits` read; it raises to
@@ -137,12 +147,14 @@ class DeltaLog:
         self,
         store: Store,
         *,
+        commits: CommitLog | None = None,
         parallel_reads: int = 16,
         check: Callable[[Commit], None] | None = None,
     ) -> None:
         self._store = store
+        self.commit_log: CommitLog = FolderLog(store) if commits is None else commits
         self.parallel_reads = parallel_reads
-        self._loader = SnapshotLoader(store, parallel_reads, check)
+        self._loader = SnapshotLoader(store, self.commit_log, parallel_reads, check)
 
     @property
     def store(self) -> Store:
@@ -158,7 +170,7 @@ class DeltaLog:
 
     def exists(self) -> bool:
         """Whether there is a table at all."""
-        return self._loader.list_from(0).latest >= 0
+        return self.commit_log.tail(0).latest >= 0
 
     def latest_version(self, hint: int | None = None) -> int:
         """The newest version.
@@ -185,8 +197,17 @@ class DeltaLog:
         except ObjectNotFound:
             # A clean-up ran between our listing and our reading: once more, on a new listing.
             loaded = self._loader.load(version)
-        protocol.check_readable(loaded.protocol, loaded.metadata, resource=self._store.location)
+        self._check_readable(loaded)
         return loaded
+
+    def _check_readable(self, snapshot: Snapshot) -> None:
+        """Raises: UnsupportedFeature, CorruptLog."""
+        protocol.check_readable(
+            snapshot.protocol,
+            snapshot.metadata,
+            resource=self._store.location,
+            managed=self.commit_log.managed,
+        )
 
     def update(
         self,
@@ -205,9 +226,8 @@ class DeltaLog:
             seen: gets the commits by which the result follows `snapshot`; none after a full load.
         Raises: as `snapshot()`.
         """
-        return self._follow(
-            snapshot, self._loader.list_from(snapshot.version), version, known, seen
-        )
+        listing = self.commit_log.after(snapshot.version, known)
+        return self._follow(snapshot, listing, version, known, seen)
 
     def _follow(
         self,
@@ -218,15 +238,15 @@ class DeltaLog:
         seen: list[Commit] | None = None,
     ) -> Snapshot:
         """`update`, by a listing from the snapshot on. `known` are commits that were read."""
-        last = max(listing.commits, default=-1) if version is None else version
+        last = listing.newest_commit if version is None else version
         commits = self._after(listing, snapshot.version, snapshot.position, last, known)
         if commits is None:
             return self.snapshot(version)
         if not commits:
             return snapshot
-        advanced = snapshot.advance(commits, position_of(listing.commits[last]))
+        advanced = snapshot.advance(commits, listing.position(last))
         advanced = self._loader.with_time(advanced)
-        protocol.check_readable(advanced.protocol, advanced.metadata, resource=self._store.location)
+        self._check_readable(advanced)
         if seen is not None:
             seen += commits
         return advanced
@@ -242,14 +262,14 @@ class DeltaLog:
         Returns: None if the log does not continue that version any more: it was cleaned beyond it
             or replaced; or if there are more commits.
         """
-        listing = self._loader.list_from(version)
-        last = max(listing.commits, default=-1)
+        listing = self.commit_log.after(version)
+        last = listing.newest_commit
         if most is not None and last - version > most:
             return None
         commits = self._after(listing, version, position, last, {})
         if commits is None:
             return None
-        return commits, position_of(listing.commits[last])
+        return commits, listing.position(last)
 
     def _after(
         self,
@@ -260,12 +280,8 @@ class DeltaLog:
         known: Mapping[int, bytes],
     ) -> list[Commit] | None:
         """The commits after a version up to `last`, or None; as in `later`."""
-        here = listing.commits.get(version)
-        if (
-            here is None
-            or position != position_of(here)
-            or listing.missing(version + 1, last) is not None
-        ):
+        whole = listing.missing(version + 1, last) is None
+        if not (whole and listing.continues(version, position)):
             return None
         try:
             metas = [listing.commits[v] for v in range(version + 1, last + 1)]
@@ -281,9 +297,9 @@ class DeltaLog:
         """
         if first > last:
             return []
-        listing = self._loader.list_from(first)
+        listing = self.commit_log.after(first - 1)
         if last > listing.latest:
-            raise self._loader.no_version(last, self._loader.list_from(0))
+            raise self._loader.no_version(last, self.commit_log.tail(0))
         metas: list[ObjectInfo] = []
         for version in range(last, first - 1, -1):
             meta = listing.commits.get(version)
@@ -294,13 +310,15 @@ class DeltaLog:
             return self._loader.read(metas[::-1])
         except ObjectNotFound:
             # Removed since the listing; the next listing says which.
-            left = self._loader.list_from(first).commits
+            left = self.commit_log.after(first - 1).commits
             missing = [v for v in range(first, last + 1) if v not in left]
             raise self._gap(first, max(missing, default=last)) from None
 
     def commit(self, version: int) -> Commit | None:
         """One version's commit, None if there is no such file."""
-        path = listing_.commit_path(version)
+        path = self.commit_log.path(version)
+        if path is None:
+            return None
         data: list[bytes] = []
         meta: list[ObjectInfo] = []
         try:
@@ -334,7 +352,7 @@ class DeltaLog:
     # Writing
 
     def put_commit(self, version: int, actions: Sequence[Action], *, token: str) -> None:
-        """Publish a commit as `version`, if that is free.
+        """Commit as `version`, if that is free.
 
         The first action must be the `CommitInfo`; `token` is added to it as `txnId`. A token
         stands for one content: a rebased commit needs a new one. Returns once the version is
@@ -343,27 +361,23 @@ class DeltaLog:
 
         Raises:
             AlreadyExists: another writer has committed this version.
-            OutcomeUnknown: the answer was lost and there is no such object *yet*; the put may
+            OutcomeUnknown: the answer was lost and there is no such commit *yet*; the put may
                 still arrive, so call again with the same token, or look with `is_ours`.
         """
-        path = listing_.commit_path(version)
+        unknown: OutcomeUnknown | None = None
         try:
-            self._publish(path, _with_token(actions, token))
-        except AlreadyExists:
-            if not self.is_ours(version, token):
-                raise
-        except OutcomeUnknown:
-            try:
-                ours = self._token_of(version) == token
-            except ObjectNotFound:
-                ours = None
-            if ours is None:
-                raise
-            if not ours:
-                raise AlreadyExists(
-                    f"version {version} was committed by another writer",
-                    resource=f"{self._store.location}/{path}",
-                ) from None
+            if self.commit_log.put(_new_commit(version, actions, token)) is Put.OURS:
+                return
+        except OutcomeUnknown as error:
+            unknown = error
+        ours = self.commit_log.is_ours(version, token)
+        if ours is None and unknown is not None:
+            raise unknown
+        if not ours:
+            raise AlreadyExists(
+                f"version {version} was committed by another writer",
+                resource=f"{self._store.location}/{listing_.commit_path(version)}",
+            )
 
     def commit_after(
         self,
@@ -371,6 +385,7 @@ class DeltaLog:
         actions: Sequence[Action],
         *,
         token: str,
+        maintenance: Maintenance | None = None,
         beside: Executor | None = None,
         known: dict[int, bytes] | None = None,
         seen: list[Commit] | None = None,
@@ -379,27 +394,24 @@ class DeltaLog:
         version is read in two requests' time.
 
         Args:
+            maintenance: what the table's catalog has to permit for it.
             beside: where the log is listed while the commit that won is read; by default a thread
                 is made for that.
             known: gets the content of our commit, for `update`.
             seen: as of `update`.
         Returns: None once the version is ours; the latest version, if another writer has taken it.
-        Raises: OutcomeUnknown, and as `snapshot()`.
+        Raises: OutcomeUnknown, CatalogForbids, and as `snapshot()`.
         """
         version = snapshot.version + 1
-        path = listing_.commit_path(version)
-        content = _with_token(actions, token)
+        commit = _new_commit(version, actions, token, maintenance)
         if known is not None:
-            known[version] = content
+            known[version] = commit.content
         try:
-            self._publish(path, content)
-        except AlreadyExists:
-            pass
+            if self.commit_log.put(commit) is Put.OURS:
+                return None
         except OutcomeUnknown:
-            if self._bytes(path) is None:
+            if not self.commit_log.has(version):
                 raise
-        else:
-            return None
         return self._after_refusal(snapshot, token, beside, seen)
 
     def _after_refusal(
@@ -407,15 +419,14 @@ class DeltaLog:
     ) -> Snapshot | None:
         """What `commit_after` returns once there is a commit of the version."""
         version = snapshot.version + 1
-        path = listing_.commit_path(version)
         contents: list[bytes | None] = []
         listings: list[Listing] = []
 
         def read() -> None:
-            contents.append(self._bytes(path))
+            contents.append(self._content(version))
 
         def list_() -> None:
-            listings.append(self._loader.list_from(snapshot.version))
+            listings.append(self.commit_log.after(snapshot.version))
 
         if beside is None:
             side_by_side([read, list_], self.parallel_requests)
@@ -434,27 +445,16 @@ class DeltaLog:
     def is_ours(self, version: int, token: str) -> bool:
         """Whether `version` exists and carries our token. False says nothing about a put whose
         outcome is unknown and that may still arrive."""
-        try:
-            return self._token_of(version) == token
-        except ObjectNotFound:
-            return False
+        return self.commit_log.is_ours(version, token) is True
 
     # Internals
 
-    def _publish(self, path: str, content: bytes) -> None:
-        """Put a commit, never over another one. Raises: AlreadyExists, OutcomeUnknown."""
-        self._store.put_if_absent(path, content)
-
-    def _bytes(self, path: str) -> bytes | None:
+    def _content(self, version: int) -> bytes | None:
+        path = self.commit_log.path(version)
         try:
-            return self._store.get(path)
+            return None if path is None else self._store.get(path)
         except ObjectNotFound:
             return None
-
-    def _token_of(self, version: int) -> str:
-        path = listing_.commit_path(version)
-        info = self._decoded(version, self._store.get(path)).info
-        return info.txn_id if info else ""
 
     def _decoded(self, version: int, data: bytes) -> Commit:
         """Without its time."""
@@ -473,8 +473,23 @@ class DeltaLog:
         )
 
 
-def _with_token(actions: Sequence[Action], token: str) -> bytes:
+def _new_commit(
+    version: int, actions: Sequence[Action], token: str, maintenance: Maintenance | None = None
+) -> NewCommit:
     """A commit as it is written."""
     if not actions or not isinstance(actions[0], CommitInfo):
         raise ValueError("a commit begins with its commitInfo")
-    return codec.encode_commit([CommitInfo({**actions[0].body, "txnId": token}), *actions[1:]])
+    info = CommitInfo({**actions[0].body, "txnId": token})
+    return NewCommit(
+        version,
+        codec.encode_commit([info, *actions[1:]]),
+        token,
+        timestamp_ms=info.in_commit_timestamp,
+        domains={
+            each.domain: each.configuration
+            for each in actions
+            if isinstance(each, DomainMetadata) and not each.removed
+        },
+        changes_table=any(isinstance(each, Metadata | Protocol) for each in actions),
+        maintenance=maintenance,
+    )

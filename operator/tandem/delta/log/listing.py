@@ -21,9 +21,11 @@ from tandem.storage.store import ObjectInfo, Store
 LOG = "_delta_log"
 LAST_CHECKPOINT = f"{LOG}/_last_checkpoint"
 SIDECARS = f"{LOG}/_sidecars"
+STAGED = f"{LOG}/_staged_commits"
 
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKSUM = re.compile(r"(\d{20})\.crc")
+_STAGED = re.compile(r"(\d{20})\.[0-9A-Fa-f-]{36}\.json")
 _COMPACTED = re.compile(r"(\d{20})\.(\d{20})\.compacted\.json")
 _CLASSIC = re.compile(r"(\d{20})\.checkpoint\.parquet")
 _PART = re.compile(r"(\d{20})\.checkpoint\.(\d{10})\.(\d{10})\.parquet")
@@ -32,6 +34,7 @@ _V2 = re.compile(r"(\d{20})\.checkpoint\.([0-9A-Fa-f-]{36})\.(json|parquet)")
 
 class LogFileKind(StrEnum):
     COMMIT = "commit"
+    STAGED = "staged commit"
     CHECKSUM = "checksum"
     COMPACTED = "compacted"
     CLASSIC = "classic checkpoint"
@@ -55,6 +58,8 @@ def parse(name: str) -> LogFile | None:
     """Parse a file name within `_delta_log`; None if it is not one of the log's."""
     if match := _COMMIT.fullmatch(name):
         return LogFile(LogFileKind.COMMIT, int(match[1]))
+    if match := _STAGED.fullmatch(name):
+        return LogFile(LogFileKind.STAGED, int(match[1]))
     if match := _CLASSIC.fullmatch(name):
         return LogFile(LogFileKind.CLASSIC, int(match[1]))
     if match := _PART.fullmatch(name):
@@ -100,20 +105,53 @@ class Checkpoint:
         return (self.version, order.index(self.kind))
 
 
+@dataclass(frozen=True)
+class LogPosition:
+    """The commit file that a snapshot ends with, to detect a log that was replaced meanwhile. None
+    if that file is gone and only a checkpoint is left."""
+
+    modified_ms: int
+    size: int
+
+
+VOUCHED = LogPosition(0, 0)
+"""Of every version of a table in a catalog. The catalog replaces none: a table that is made again
+has another uuid, and its commits keep neither time nor path when they are published."""
+
+
 @dataclass(frozen=True, slots=True)
 class Listing:
     """`start` is the version that the listing began at: earlier ones are unknown. `checkpoints`
-    are the complete ones, the most useful last."""
+    are the complete ones, the most useful last. `vouched` is the latest version as the table's
+    catalog has it; None if the listing says what there is."""
 
     start: int
     commits: Mapping[int, ObjectInfo] = field(default_factory=dict)
     checkpoints: tuple[Checkpoint, ...] = ()
+    vouched: int | None = None
 
     @property
     def latest(self) -> int:
         """The newest version, -1 if there is none."""
-        newest = max(self.commits, default=-1)
+        newest = self.newest_commit
         return max(newest, self.checkpoints[-1].version if self.checkpoints else -1)
+
+    @property
+    def newest_commit(self) -> int:
+        """The newest version that has a commit, -1 if there is none."""
+        return max(self.commits, default=-1) if self.vouched is None else self.vouched
+
+    def position(self, version: int) -> LogPosition | None:
+        """That of a listed version; None if its commit is gone."""
+        if self.vouched is not None:
+            return VOUCHED
+        found = self.commits.get(version)
+        return None if found is None else LogPosition(found.modified_ms, found.size)
+
+    def continues(self, version: int, position: LogPosition | None) -> bool:
+        """Whether this is still the log of a version that was at this position."""
+        here = self.position(version)
+        return here is not None and here == position
 
     @property
     def earliest(self) -> int:

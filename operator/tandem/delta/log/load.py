@@ -15,9 +15,10 @@ from tandem.delta.log import checkpoint as checkpoint_read
 from tandem.delta.log import codec
 from tandem.delta.log import files as files_
 from tandem.delta.log import listing as listing_
+from tandem.delta.log.commit_log import CommitLog
 from tandem.delta.log.files import EMPTY_REPLAY, fold
-from tandem.delta.log.listing import Checkpoint, Listing, read_hint, read_log
-from tandem.delta.log.snapshot import LogPosition, Snapshot, in_commit_timestamps
+from tandem.delta.log.listing import VOUCHED, Checkpoint, Listing, read_hint
+from tandem.delta.log.snapshot import Snapshot, in_commit_timestamps
 from tandem.errors import CorruptLog, ObjectNotFound, TableNotFound, VersionNotFound
 from tandem.storage.store import ObjectInfo, Store, side_by_side
 
@@ -33,10 +34,12 @@ class SnapshotLoader:
     def __init__(
         self,
         store: Store,
+        commits: CommitLog,
         parallel_reads: int,
         check: Callable[[Commit], None] | None,
     ) -> None:
         self._store = store
+        self._commits = commits
         self._check = check
         self._parallel_reads = parallel_reads
 
@@ -45,15 +48,12 @@ class SnapshotLoader:
         """As in `DeltaLog`."""
         return 1 if getattr(self._store, "near", False) else self._parallel_reads
 
-    def list_from(self, start: int) -> Listing:
-        return read_log(self._store, start)
-
     def latest_listing(self, hint: int | None, *, start: int | None = None) -> Listing:
         if start is None:
             start = hint if hint is not None else read_hint(self._store) or 0
-        listing = self.list_from(start)
+        listing = self._commits.tail(start)
         if listing.latest < 0 and start:
-            listing = self.list_from(0)
+            listing = self._commits.tail(0)
         if listing.latest < 0:
             raise TableNotFound(
                 "there is no Delta table",
@@ -73,7 +73,7 @@ class SnapshotLoader:
                 return self._build(listing, version)
             except (CorruptLog, VersionNotFound):
                 # The hint may be wrong: decide on the whole log.
-                listing = self.list_from(0)
+                listing = self._commits.tail(0)
         return self._build(listing, version)
 
     def _build(self, listing: Listing, version: int | None) -> Snapshot:
@@ -137,7 +137,7 @@ class SnapshotLoader:
                 domains=state.live_domains,
                 files=files_.from_adds(list(state.live.values())),
                 info=last.info,
-                position=position_of(listing.commits[target]),
+                position=listing.position(target),
             )
         )
 
@@ -170,21 +170,22 @@ class SnapshotLoader:
             domains=content.state.live_domains,
             files=content.files,
             info=info,
-            position=position_of(own) if own else None,
+            position=listing.position(checkpoint.version) if own else None,
             checkpoint_version=checkpoint.version,
         )
         later = range(checkpoint.version + 1, target + 1)
         commits = self.read([listing.commits[v] for v in later])
         if commits:
-            base = base.advance(commits, position_of(listing.commits[target]))
+            base = base.advance(commits, listing.position(target))
             base = replace(base, change=None)  # the caller has no snapshot of the checkpoint
         return self.with_time(base)
 
     def with_time(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot with its time. In a table without in-commit timestamps, one in a commit is
         ignored, and the file's modification time is used."""
-        if snapshot.position is None or in_commit_timestamps(snapshot.metadata):
+        if snapshot.position in (None, VOUCHED) or in_commit_timestamps(snapshot.metadata):
             return snapshot
+        assert snapshot.position is not None
         return replace(snapshot, timestamp_ms=snapshot.position.modified_ms)
 
     def read(
@@ -232,7 +233,3 @@ class SnapshotLoader:
             expected=f"a version from {listing.earliest} to {listing.latest}",
             remedy="Log clean-up removes older versions; newer ones are not committed yet",
         )
-
-
-def position_of(meta: ObjectInfo) -> LogPosition:
-    return LogPosition(meta.modified_ms, meta.size)

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from tandem.delta.actions import Metadata, Protocol, RemoveFile
 from tandem.delta.log import checkpoint as checkpoint_read
 from tandem.delta.log import codec, files, listing
+from tandem.delta.log.commit_log import Maintenance
 from tandem.delta.log.delta_log import DeltaLog, monotonic_timestamps
 from tandem.delta.log.files import FileKey, Replay, fold
 from tandem.delta.log.listing import Checkpoint, Listing, LogFileKind, read_hint, read_log
@@ -150,6 +151,7 @@ def write_checkpoint(log: DeltaLog, snapshot: Snapshot, *, now_ms: int) -> Writt
     Raises: ValueError (a property is invalid), CorruptLog, LogGap, StorageError.
     """
     store = log.store
+    log.commit_log.publish(snapshot.version)
     oldest = now_ms - tombstone_retention_ms(snapshot.configuration)
     removes = [r for r in _tombstones(log, snapshot) if (r.deletion_ms or 0) > oldest]
     path = listing.checkpoint_path(snapshot.version)
@@ -200,7 +202,7 @@ def _check(store: Store, path: str, rows: int) -> int:
 def _tombstones(log: DeltaLog, snapshot: Snapshot) -> Iterator[RemoveFile]:
     """The tombstones at the snapshot's version: those of the newest checkpoint that can be read,
     then those of the commits since."""
-    listing = read_log(log.store)
+    listing = log.commit_log.tail(0)
     usable = [c for c in listing.checkpoints if c.version <= snapshot.version]
     base, known = -1, dict[FileKey, RemoveFile]()
     for checkpoint in reversed(usable):
@@ -276,7 +278,8 @@ def _batch(kind: str, values: pa.Array) -> pa.RecordBatch:
 # Removing expired parts of the log (protocol, "Metadata Cleanup").
 #
 # Only objects before the newest complete checkpoint that is itself older than the retention are
-# removed. That checkpoint, its commit and everything after them stay, and the checkpoint is read
+# removed; in a catalog's table also staged files up to its version, which are published or lost to
+# others. That checkpoint, its commit and everything after them stay, and the checkpoint is read
 # before anything is removed. Commits are removed before checkpoints, and oldest first, so that a
 # clean-up that is killed leaves a valid log that begins later.
 
@@ -285,7 +288,7 @@ _DAY_MS = 86_400_000
 
 
 def plan_cleanup(
-    store: Store,
+    log: DeltaLog,
     snapshot: Snapshot,
     *,
     now_ms: int,
@@ -310,75 +313,91 @@ def plan_cleanup(
         return ()  # the feature's rules for history are unknown to us
     cutoff = now_ms - retention_ms
     cutoff -= cutoff % _DAY_MS
-    listing = read_log(store)
-    base = _cutoff_checkpoint(listing, cutoff, in_use_from)
+    found = log.commit_log.tail(0)
+    base = _cutoff_checkpoint(found, cutoff, in_use_from)
     if base is None:
         return ()
-    files = tuple(_expired(store, base.version, cutoff))
+    files = tuple(_expired(log, base.version, cutoff))
     if files:
-        checkpoint_read.read(store, base)
+        checkpoint_read.read(log.store, base)
     return files
 
 
 def clean(
-    store: Store,
+    log: DeltaLog,
     snapshot: Snapshot,
     *,
     now_ms: int,
     in_use_from: int | None = None,
 ) -> int:
     """Remove the objects of `plan_cleanup`, then sidecars that no checkpoint refers to any more.
-    Returns how many objects were removed. Raises: as `plan_cleanup`."""
-    files = plan_cleanup(store, snapshot, now_ms=now_ms, in_use_from=in_use_from)
+    Returns how many objects were removed. Raises: CatalogForbids, and as `plan_cleanup`."""
+    files = plan_cleanup(log, snapshot, now_ms=now_ms, in_use_from=in_use_from)
     if not files:
         return 0
+    log.commit_log.require(Maintenance.METADATA_CLEANUP)
     for file in files:
-        store.delete([file.path])
-    sidecars = list(_orphaned_sidecars(store, now_ms))
-    store.delete(sidecars)
+        log.store.delete([file.path])
+    sidecars = list(_orphaned_sidecars(log.store, now_ms))
+    log.store.delete(sidecars)
     return len(files) + len(sidecars)
 
 
 def _cutoff_checkpoint(
-    listing: Listing, cutoff_ms: int, in_use_from: int | None
+    found: Listing, cutoff_ms: int, in_use_from: int | None
 ) -> Checkpoint | None:
-    """The newest checkpoint not newer than the newest commit not newer than the cut-off."""
-    versions = sorted(listing.commits)
-    times = monotonic_timestamps([listing.commits[v].modified_ms for v in versions])
+    """The newest checkpoint not newer than the newest commit not newer than the cut-off, and older
+    than what a catalog has staged files of."""
+    versions = sorted(found.commits)
+    times = monotonic_timestamps([found.commits[v].modified_ms for v in versions])
     old = [v for v, time in zip(versions, times, strict=True) if time <= cutoff_ms]
     if not old:
         return None
-    limit = old[-1] if in_use_from is None else min(old[-1], in_use_from)
+    unpublished = (
+        v - 1 for v, meta in found.commits.items() if meta.path.startswith(listing.STAGED)
+    )
+    limit = min(old[-1], old[-1] if in_use_from is None else in_use_from, *unpublished)
     usable = [
         c
-        for c in listing.checkpoints
+        for c in found.checkpoints
         # Its commit must be there, too: a checkpoint has no commitInfo.
-        if c.version <= limit and c.version in listing.commits
+        if c.version <= limit and c.version in found.commits
     ]
     return usable[-1] if usable else None
 
 
-def _expired(store: Store, keep_from: int, cutoff_ms: int) -> Iterator[ObjectInfo]:
+def _expired(log: DeltaLog, keep_from: int, cutoff_ms: int) -> Iterator[ObjectInfo]:
     commits: list[ObjectInfo] = []
+    staged: list[ObjectInfo] = []
     beside: list[ObjectInfo] = []
     checkpoints: list[ObjectInfo] = []
-    for meta in store.list(listing.LOG):
-        file = listing.parse(meta.path.rsplit("/", 1)[-1])
-        if file is None or meta.path.count("/") != 1:
+    for meta in log.store.list(listing.LOG):
+        folder, _, name = meta.path.rpartition("/")
+        file = listing.parse(name)
+        is_staged = file is not None and file.kind is LogFileKind.STAGED
+        if file is None or folder != (listing.STAGED if is_staged else listing.LOG):
             continue
-        compacted = file.kind is LogFileKind.COMPACTED and file.version <= keep_from
-        if file.version >= keep_from and not compacted:
+        if is_staged and not log.commit_log.managed:
+            continue  # whose they are, and which are commits, only a catalog knows
+        # Of the version itself, its checkpoint and its published commit stay.
+        goes = file.version < keep_from or (
+            file.version == keep_from and file.kind in (LogFileKind.COMPACTED, LogFileKind.STAGED)
+        )
+        if not goes:
             continue
         if meta.modified_ms > cutoff_ms:
             continue  # never newer than the retention, whatever its version
         match file.kind:
             case LogFileKind.COMMIT:
                 commits.append(meta)
+            case LogFileKind.STAGED:
+                staged.append(meta)
             case LogFileKind.CHECKSUM | LogFileKind.COMPACTED:
                 beside.append(meta)
             case _:
                 checkpoints.append(meta)
     yield from commits
+    yield from staged
     yield from beside
     yield from checkpoints
 
@@ -429,7 +448,7 @@ def maintain(
         if reason is not None:
             return MaintenanceReport(notes=(f"no checkpoint: {reason}",))
         written = write_checkpoint(log, snapshot, now_ms=now_ms).version
-        removed = clean(log.store, snapshot, now_ms=now_ms, in_use_from=in_use_from)
+        removed = clean(log, snapshot, now_ms=now_ms, in_use_from=in_use_from)
     except (TandemError, ValueError, OSError, MemoryError, pa.ArrowException) as error:
         step = "checkpoint" if written is None else "log clean-up"
         notes.append(f"{step} failed: {str(error) or type(error).__name__}")

@@ -33,6 +33,7 @@ from tandem.delta.actions import (
 )
 from tandem.delta.log import files as files_
 from tandem.delta.log.files import Replay, fold
+from tandem.delta.log.listing import LogPosition
 from tandem.delta.protocol import keeps_row_ids
 from tandem.errors import CorruptLog
 from tandem.json_types import Json
@@ -40,15 +41,6 @@ from tandem.json_types import Json
 _T = TypeVar("_T")
 _FEW_FILES = 10_000
 IN_COMMIT_TIMESTAMPS = "delta.enableInCommitTimestamps"
-
-
-@dataclass(frozen=True)
-class LogPosition:
-    """The commit file that a snapshot ends with, to detect a log that was replaced meanwhile. None
-    if that file is gone and only a checkpoint is left."""
-
-    modified_ms: int
-    size: int
 
 
 @dataclass(frozen=True)

@@ -365,7 +365,7 @@ def index_of(
         fallback: what follows where the server fails.
     Raises: as `open_index`. A server that cannot be asked is none, which is logged as a warning.
     """
-    location, storage = table.spec.location, storage_of(table, options)
+    location, storage = table.location, storage_of(table, options)
     address = None if base else address_of(table, environ)
     if address is None:
         server = server_of(table)
@@ -383,7 +383,7 @@ def index_of(
 
 def _own_index(table: LakeTable, storage: Mapping[str, str], *, base: bool = False) -> TableIndex:
     sources = table.spec.storage.clone_sources
-    return open_index(table.spec.location, storage, base=base, allowed_prefixes=sources)
+    return open_index(table.location, storage, base=base, allowed_prefixes=sources)
 
 
 def storage_of(table: LakeTable, options: Mapping[str, str] | None = None) -> dict[str, str]:

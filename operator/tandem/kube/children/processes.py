@@ -365,7 +365,7 @@ class ChildProcesses:
         services = ChildServices(
             context,
             tenant,
-            key.secret,
+            tuple(filter(None, (key.secret, key.token))),
             self._threads,
             self._job_threads,
             self._event_contexts.get,

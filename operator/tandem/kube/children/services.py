@@ -25,11 +25,12 @@ from tandem.kube.children.ports import (
 )
 from tandem.kube.client import events
 from tandem.kube.client.api import Forbidden, Unavailable
-from tandem.kube.client.resources import TABLE_KIND, Body
+from tandem.kube.client.resources import TABLE_KIND, Body, spec_of
 from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.runtime.leader import MEMBERS
 from tandem.kube.runtime.slots import Lane
 from tandem.kube.runtime.tenants import Tenant
+from tandem.kube.tables.location_policy import LocationPolicy
 from tandem.kube.tables.status import TableFigures
 from tandem.locks.rules import Granted, Waiting
 from tandem.locks.store import LockStore
@@ -46,21 +47,14 @@ _NAME: Final = re.compile(r"[a-z0-9][a-z0-9.-]*")
 """What Kubernetes takes as a name: nothing that begins a query, or is decoded to another path."""
 
 
-def may_request(tenant: Tenant, secret: str, method: str, url: str) -> bool:
+def may_request(tenant: Tenant, secrets: Collection[str], method: str, url: str) -> bool:
     """Whether a child may have a request sent to the API server: reads of its tenant's resources,
-    changes of their statuses, new and deleted automatic operations, and its own Secret. Pure."""
+    changes of their statuses, new and deleted automatic operations, and its own Secrets. Pure."""
     root, *parts = url.split("/")
     if root:
         return False
-    if method == "GET" and parts == [
-        "api",
-        "v1",
-        "namespaces",
-        tenant.namespace,
-        "secrets",
-        secret,
-    ]:
-        return bool(secret)
+    if method == "GET" and parts[:-1] == ["api", "v1", "namespaces", tenant.namespace, "secrets"]:
+        return parts[-1] in secrets
     if method not in _VERBS or parts[:5] != [
         "apis",
         GROUP,
@@ -93,26 +87,26 @@ class ChildServices:
     Args:
         context: the operator's.
         tenant: whose child it is.
-        secret: the name of its Secret, "" for none.
+        secrets: the names of its Secrets.
         threads, job_threads: for calls of the lock store, and for those of jobs.
         event_context: where events about a resource, by its uid, are to be posted; None for a
             resource that the child does not control.
-        locations: where the namespace's tables are, or were.
+        locations: where the namespace's tables are, or were; gets those that catalogs name.
     """
 
     def __init__(
         self,
         context: OperatorContext,
         tenant: Tenant,
-        secret: str,
+        secrets: Collection[str],
         threads: Executor,
         job_threads: Executor,
         event_context: Callable[[str], Context | None],
-        locations: Collection[str],
+        locations: set[str],
     ) -> None:
         self._context = context
         self._tenant = tenant
-        self._secret = secret
+        self._secrets = secrets
         self._threads = threads
         self._job_threads = job_threads
         self._event_context = event_context
@@ -200,7 +194,7 @@ class ChildServices:
         query: dict[str, str],
         content_type: str,
     ) -> dict[str, Any]:
-        if not may_request(self._tenant, self._secret, method, url):
+        if not may_request(self._tenant, self._secrets, method, url):
             raise Forbidden(403, "Forbidden", f"not for this tenant: {method} {url}")
         if method != "GET" and not self._context.may_write():
             raise Unavailable(0, "NotLeader", "this operator does not lead")
@@ -388,6 +382,21 @@ class ChildServices:
         # One that is gone would stay in the metrics for ever.
         if namespace == self._tenant.namespace and table is not None and table.uid == figures.uid:
             self._context.figures[namespace, name] = figures
+            self._note_location(table.uid, figures.location)
+
+    def _note_location(self, uid: str, location: str | None) -> None:
+        """A table that its catalog names lies where its child says, within the namespace's
+        bounds."""
+        body = self._context.resource_cache.body(uid)
+        if location in (None, *self._locations) or body is None or "catalog" not in spec_of(body):
+            return
+        table = parse(body)
+        assert isinstance(table, LakeTable)
+        settings = self._context.settings
+        LocationPolicy(settings.allowed_locations, settings.allowed_endpoints).check(
+            table, location
+        )
+        self._locations.add(str(location))
 
     def _gone(self, uid: str) -> None:
         found = self._context.resource_cache.by_uid(uid)

@@ -4,6 +4,7 @@ which may have any content, and the cache of a summary of each.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -65,6 +66,12 @@ def status_of(body: Body) -> Mapping[str, Any]:
 def spec_of(body: Body) -> Mapping[str, Any]:
     found = body.get("spec")
     return found if isinstance(found, Mapping) else {}
+
+
+def place_of(table: Body) -> str:
+    """Where a LakeTable is: its location, or what it names its catalog and the table in it."""
+    spec = spec_of(table)
+    return str(spec.get("location") or json.dumps(spec.get("catalog", ""), sort_keys=True))
 
 
 def is_owned(body: Body, uid: str) -> bool:

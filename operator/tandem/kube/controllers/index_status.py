@@ -118,7 +118,7 @@ def _config(server: IndexServer, candidate: Candidate, policy: LocationPolicy) -
             f"{server.spec.service_account_name}"
         )
     return TableConfig(
-        location=table.spec.location,
+        location=table.location,
         options=dict(storage.options),
         secret=storage.secret_ref.name if storage.secret_ref is not None else None,
         allowed=policy.check(table) or storage.clone_sources,

@@ -25,6 +25,7 @@ from tandem.kube.client.resources import (
     Body,
     generation_of,
     key_of,
+    place_of,
     retry_requested,
     spec_of,
     status_of,
@@ -215,7 +216,7 @@ class OperationController:
         cache = self._context.resource_cache
         found = cache.get((TABLE_KIND, self._key[1], self._table_name))
         body = None if found is None or found.deleting else cache.body(found.uid)
-        return ("", "") if body is None else (uid_of(body), str(spec_of(body).get("location", "")))
+        return ("", "") if body is None else (uid_of(body), place_of(body))
 
     def _new_location(self) -> str:
         """Where the LakeTable is, if it is another one than the session's and not at the same

@@ -40,28 +40,36 @@ profile, and at last for the identity of the pod or of the machine that it runs 
 @dataclass(frozen=True, slots=True)
 class TenantKey:
     """Whose child it is: a namespace, an account, and the name of a Secret; "" for none. `store`:
-    tables of one store have the same number, so that one that hangs holds up no other. `alone`: the
-    uid of a table that has a child to itself."""
+    tables of one store or catalog have the same number, so that one that hangs holds up no other.
+    `alone`: the uid of a table that has a child to itself. `token`: the name of the Secret with the
+    token of a catalog."""
 
     namespace: str
     account: str = ""
     secret: str = ""
     store: int = 0
     alone: str = ""
+    token: str = ""
 
 
 def tenant_of(table: Body | None, namespace: str) -> TenantKey:
     """The tenant of a LakeTable; without one, that of its namespace. Pure."""
-    storage = {} if table is None else spec_of(table).get("storage") or {}
+    spec = {} if table is None else spec_of(table)
+    storage = spec.get("storage") or {}
     secret = (storage.get("secretRef") or {}).get("name") or ""
-    scheme, _, rest = ("" if table is None else str(spec_of(table)["location"])).partition("://")
+    scheme, _, rest = str(spec.get("location", "")).partition("://")
     options = sorted((storage.get("options") or {}).items())
     where = "" if scheme == "file" or not rest else repr((scheme, rest.split("/")[0], options))
+    token = ""
+    for kind, entry in (spec.get("catalog") or {}).items():
+        where = repr((kind, entry.get("uri") or entry.get("region"), entry.get("endpoint")))
+        token = (entry.get("tokenSecretRef") or {}).get("name") or ""
     return TenantKey(
         namespace,
         str(storage.get("serviceAccountName") or ""),
         str(secret),
         crc32(where.encode()) % STORES,
+        token=str(token),
     )
 
 

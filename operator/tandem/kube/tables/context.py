@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, BinaryIO, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeVar
 
 import structlog
 
 from tandem.delta.log.delta_log import DeltaLog
-from tandem.delta.log.listing import commit_path
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import (
     AccessDenied,
@@ -43,57 +42,7 @@ from tandem.operations.model import Table
 from tandem.operations.ports import Clock, Nonces
 from tandem.spec.status import AutoCompactionWait, Condition, TableStatus
 from tandem.spec.table import LakeTable
-from tandem.storage.store import ObjectInfo, Store
-
-# A store whose credentials can be renewed while it is in use: rotated secrets must not end an
-# operation that outlives them. Every call goes to the latest store.
-
-
-class RenewableStore:
-    """A `Store`; `inner` may be replaced at any time by another one of the same location."""
-
-    def __init__(self, inner: Store) -> None:
-        self.inner = inner
-
-    @property
-    def location(self) -> str:
-        return self.inner.location
-
-    @property
-    def near(self) -> bool:
-        """As of `RootedStore`."""
-        return bool(getattr(self.inner, "near", False))
-
-    def get(self, path: str) -> bytes:
-        return self.inner.get(path)
-
-    def get_range(self, path: str, start: int, length: int) -> bytes:
-        return self.inner.get_range(path, start, length)
-
-    def head(self, path: str) -> ObjectInfo:
-        return self.inner.head(path)
-
-    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
-        return self.inner.list(prefix, start_after=start_after)
-
-    def put(self, path: str, data: bytes) -> None:
-        self.inner.put(path, data)
-
-    def put_if_absent(self, path: str, data: bytes) -> None:
-        self.inner.put_if_absent(path, data)
-
-    def delete(self, paths: Iterable[str]) -> None:
-        self.inner.delete(paths)
-
-    def open_input(self, path: str) -> BinaryIO:
-        return self.inner.open_input(path)
-
-    def open_output(self, path: str) -> BinaryIO:
-        return self.inner.open_output(path)
-
-    def delete_prefix(self, prefix: str, *, keep: Collection[str] = ()) -> int:
-        return self.inner.delete_prefix(prefix, keep=keep)
-
+from tandem.storage.renewable import RenewableStore
 
 # The log of blocks of one table, as the operator knows it.
 
@@ -188,6 +137,14 @@ class TableDependencies:
 
 
 @dataclass(frozen=True, slots=True)
+class _Credentials:
+    """`environ`: the Secret of the store; None for none. `token`: that of Unity Catalog, or ""."""
+
+    environ: dict[str, str] | None = field(default=None, repr=False)
+    token: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class AutoCompactionState:
     """What automatic compaction waits for.
 
@@ -236,7 +193,7 @@ class TableContext:
         self._opened: Table | None = None
         self._reason = Reason.ADOPTED
         self._changed = ""
-        self._secret_version = ""
+        self._secret_version = self._token = ""
         self._secret_looked_s = 0.0
         self._looks = 0
         self._errors = 0
@@ -252,6 +209,7 @@ class TableContext:
         facts, log, auto = self.facts or _NO_STATUS, self.log_facts, self.auto_compaction
         return status.TableFigures(
             uid=self.uid,
+            location=None if self.table is None else self.table.location,
             ready=self.is_ready,
             reason=str(Reason.PENDING if first is None else first.reason),
             message="the table has not been read yet" if first is None else first.message,
@@ -355,71 +313,116 @@ class TableContext:
     # Opening
 
     async def _open(self, resource: LakeTable) -> None:
-        environ, version = await self._environ(resource)
         opened = self._opened
-        if opened is not None and self.resource == resource and version == self._secret_version:
+        # What a catalog says of a name may change without a trace in the resource.
+        asks = resource.spec.catalog is not None and self._looks % _FULL_LOOK_EVERY == 0
+        found, version = await self._credentials(resource, anyway=asks)
+        same = opened is not None and self.resource == resource and version == self._secret_version
+        if same and not asks:
             return
-        fresh = await self._dependencies.threads(lambda: self._reopened(resource, environ))
+        self._token = found.token or self._token
+        fresh = await self._dependencies.threads(lambda: self._reopened(resource, found.environ))
         same = opened is not None and opened.location == fresh.location
         if same and opened is not None and isinstance(opened.store, RenewableStore):
             # Running operations continue with the new credentials.
-            opened.store.inner = fresh.store
+            opened.store.renew(fresh.store)
             store = opened.store
         else:
             store = RenewableStore(fresh.store)
             self.snapshot = self.log = None
-        self._opened = replace(fresh, store=store, log=DeltaLog(store))
+        self._opened = replace(fresh, store=store, log=tables.open_log(store, fresh.entry))
         if self.log is None:
             self.log = TableLog(self._opened.log)
-        if environ is not None:
-            self._dependencies.on_secret(version, environ)
+        if found.environ is not None:
+            self._dependencies.on_secret(version, found.environ)
         if version != self._secret_version and self._secret_version:
             _log.info("credentials renewed", table=resource.name, namespace=resource.namespace)
         self._secret_version = version
 
-    async def _environ(self, resource: LakeTable) -> tuple[dict[str, str] | None, str]:
-        """The credentials, and the version of the Secret that they come from."""
-        reference = resource.spec.storage.secret_ref
-        if reference is None:
-            return None, ""
+    async def _credentials(
+        self, resource: LakeTable, *, anyway: bool = False
+    ) -> tuple[_Credentials, str]:
+        """The content of the Secrets of its store and of its catalog, and their versions. Those
+        that were read lately are read again if something else has changed, or `anyway`."""
+        reference, catalog = resource.spec.storage.secret_ref, resource.spec.catalog
+        token_of = catalog.unity.token_secret_ref if catalog and catalog.unity else None
+        if reference is None and token_of is None:
+            return _Credentials(), ""
         now = asyncio.get_running_loop().time()
         recent = self._secret_looked_s and now - self._secret_looked_s < _SECRET_S
-        if recent and self.resource == resource and self._secret_version:
-            return None, self._secret_version
-        path = ResourcePath("", "v1", "secrets", resource.namespace, reference.name)
+        if recent and self.resource == resource and self._secret_version and not anyway:
+            return _Credentials(), self._secret_version
+        environ, token, version = None, "", ""
+        if reference is not None:
+            field, remedy = "spec.storage.secretRef", "with keys such as AWS_ACCESS_KEY_ID"
+            environ, version = await self._secret(resource, reference.name, field, remedy)
+        if token_of is not None:
+            field = "spec.catalog.unity.tokenSecretRef"
+            remedy = f"with the token as {token_of.key}"
+            values, its_version = await self._secret(resource, token_of.name, field, remedy)
+            token, version = values.get(token_of.key, ""), version + its_version
+            if not token:
+                raise ReferenceNotFound(
+                    "the Secret has no such key, or nothing in it",
+                    resource=resource.id,
+                    field=f"{field}.key",
+                    found=token_of.key,
+                    expected=", ".join(sorted(values)) or "a key",
+                    remedy=f"Create it again, {remedy}",
+                )
+        self._secret_looked_s = now
+        return _Credentials(environ, token), version
+
+    async def _secret(
+        self, resource: LakeTable, name: str, field: str, remedy: str
+    ) -> tuple[dict[str, str], str]:
+        """The content of a Secret, and its version."""
+        path = ResourcePath("", "v1", "secrets", resource.namespace, name)
         try:
             secret = await self._dependencies.api.get(path)
         except NotFound:
             raise ReferenceNotFound(
                 "there is no Secret of this name in the namespace",
                 resource=resource.id,
-                field="spec.storage.secretRef.name",
-                found=reference.name,
-                remedy="Create it, with keys such as AWS_ACCESS_KEY_ID",
+                field=f"{field}.name",
+                found=name,
+                remedy=f"Create it, {remedy}",
             ) from None
         except Forbidden:
             raise AccessDenied(
                 "the operator may not read this Secret",
                 resource=resource.id,
-                field="spec.storage.secretRef.name",
-                found=reference.name,
+                field=f"{field}.name",
+                found=name,
                 remedy="Bind the operator's role in this namespace",
             ) from None
-        self._secret_looked_s = now
         data: Mapping[str, Any] = secret.get("data") or {}
-        environ = {key: _text(value) for key, value in data.items()}
-        return environ, secret["metadata"]["uid"] + secret["metadata"]["resourceVersion"]
+        values = {key: _text(value) for key, value in data.items()}
+        return values, secret["metadata"]["uid"] + secret["metadata"]["resourceVersion"]
 
     def _reopened(self, resource: LakeTable, environ: dict[str, str] | None) -> Table:
         allowed = self._dependencies.allowed
+        entry, location = None, None
+        if resource.spec.catalog is not None:
+            from tandem.catalogs.lookup import look_up
+
+            allowed.check_catalog(resource, environ)
+            entry = look_up(
+                resource,
+                token=lambda: self._token,  # of the time: operations outlive a token
+                environ=environ,
+                ceiling_s=self._dependencies.ceiling_s,
+            )
+            location = entry.location
         if environ is not None:
-            allowed.check_endpoints(resource, environ)
-        prefixes = allowed.check(resource)
+            allowed.check_endpoints(resource, environ, location)
+        prefixes = allowed.check(resource, location)
         return tables.open_table(
             resource,
             allowed_prefixes=prefixes,
             environ=environ,
             ceiling_s=self._dependencies.ceiling_s,
+            entry=entry,
         )
 
     async def _adopt(self, resource: LakeTable) -> None:
@@ -456,11 +459,8 @@ class TableContext:
             return found
 
         def newest() -> Snapshot:
-            if not full:
-                try:
-                    opened.store.head(commit_path(snapshot.version + 1))
-                except ObjectNotFound:
-                    return snapshot
+            if not (full or opened.log.commit_log.has(snapshot.version + 1)):
+                return snapshot
             return opened.log.update(snapshot)
 
         await self._take(await self._dependencies.threads(look))

@@ -18,6 +18,7 @@ from tandem.storage.allowed_locations import (
     check_prefixes,
     check_secret,
     require,
+    require_catalog,
     require_endpoints,
 )
 from tandem.storage.paths import canonical_location, split_location
@@ -61,12 +62,43 @@ class LocationPolicy:
                 found.append(canonical)
         return tuple(found)
 
-    def check(self, resource: LakeTable) -> tuple[str, ...]:
+    def check_catalog(self, resource: LakeTable, environ: dict[str, str] | None) -> None:
+        """Check, before its catalog is asked, that it may be, and the Secret of the store. Raises:
+        as `check`."""
+        catalog, secret = resource.spec.catalog, resource.spec.storage.secret_ref
+        assert catalog is not None
+        if environ is not None and secret is not None:
+            check_secret(environ, resource=resource.id, name=secret.name)
+        self._prefixes_of(resource)
+        if (self.locations or self.endpoints) and catalog.entry.address is not None:
+            require_catalog(
+                catalog.entry.address,
+                self.endpoints,
+                resource=resource.id,
+                field=f"spec.catalog.{catalog.kind}",
+            )
+
+    def check(self, resource: LakeTable, location: str | None = None) -> tuple[str, ...]:
         """Check that a table's location, its sources if it is a shallow clone, and its endpoint are
         allowed for its namespace. Returns the namespace's prefixes, none for anywhere.
 
+        Args:
+            location: what its catalog names, if it has one.
         Raises: LocationNotAllowed, InvalidSpec.
         """
+        prefixes = self._prefixes_of(resource)
+        place = location or resource.location
+        field = "spec.location" if resource.spec.catalog is None else "spec.catalog"
+        require(place, prefixes, resource=resource.id, field=field)
+        for number, source in enumerate(resource.spec.storage.clone_sources):
+            field = f"spec.storage.cloneSources[{number}]"
+            require(source, prefixes, resource=resource.id, field=field)
+        scheme = split_location(canonical_location(place))[0]
+        check_options(resource.spec.storage.options, scheme, resource=resource.id)
+        self.check_endpoints(resource, None, location)
+        return prefixes
+
+    def _prefixes_of(self, resource: LakeTable) -> tuple[str, ...]:
         prefixes = self.prefixes(resource.namespace)
         if self.locations and not prefixes:
             raise LocationNotAllowed(
@@ -77,24 +109,19 @@ class LocationPolicy:
                 remedy="Ask the operator's administrator for an --allowed-location "
                 "(the chart's allowedLocations)",
             )
-        require(resource.spec.location, prefixes, resource=resource.id, field="spec.location")
-        for number, source in enumerate(resource.spec.storage.clone_sources):
-            field = f"spec.storage.cloneSources[{number}]"
-            require(source, prefixes, resource=resource.id, field=field)
-        scheme = split_location(canonical_location(resource.spec.location))[0]
-        check_options(resource.spec.storage.options, scheme, resource=resource.id)
-        self.check_endpoints(resource, None)
         return prefixes
 
-    def check_endpoints(self, resource: LakeTable, environ: dict[str, str] | None) -> None:
-        """Check the endpoints in a Secret, and that it is one of credentials. Raises: as
-        `check`."""
+    def check_endpoints(
+        self, resource: LakeTable, environ: dict[str, str] | None, location: str | None = None
+    ) -> None:
+        """Check the endpoints in a Secret, and that it is one of credentials. Arguments and errors
+        as of `check`."""
         storage = resource.spec.storage
         if environ is not None and storage.secret_ref is not None:
             check_secret(environ, resource=resource.id, name=storage.secret_ref.name)
         if self.locations or self.endpoints:
             require_endpoints(
-                resource.spec.location,
+                location or resource.location,
                 storage.options,
                 environ,
                 self.endpoints,

@@ -214,6 +214,7 @@ class TableFigures:
     Attributes:
         ready: whether it can be used; `reason` and `message` say why not, or since when.
         adopted: whether it has been adopted, by this operator or by an earlier one.
+        location: canonical; None while it cannot be used.
         log_blocks, log_bytes, log_oldest_ms: of its log; None without one.
         hold: what automatic compaction waits for; None if it is off.
         next_ms: when it starts next, in Unix milliseconds; None if that is not known.
@@ -224,6 +225,7 @@ class TableFigures:
     reason: str
     message: str = ""
     adopted: bool = False
+    location: str | None = None
     version: Number | None = None
     segments: Number | None = None
     files: Number | None = None

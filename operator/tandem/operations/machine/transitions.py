@@ -52,6 +52,7 @@ UNRECORDED = frozenset(
         Reason.ABANDONED,
         Reason.SPARK_MISSING,
         Reason.ACCESS_DENIED,
+        Reason.CATALOG_FORBIDS,
         Reason.STORAGE_FULL,
         Reason.STORAGE_ERROR,
         Reason.INTERNAL_ERROR,

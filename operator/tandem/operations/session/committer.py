@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 from tandem.delta import dv, protocol
 from tandem.delta.actions import Commit
 from tandem.delta.log.codec import decode_deletion_vector
-from tandem.delta.log.listing import commit_path
+from tandem.delta.log.commit_log import Maintenance
 from tandem.delta.log.snapshot import Snapshot
-from tandem.errors import AlreadyExists, CorruptLog, ObjectNotFound, OutcomeUnknown, Reason
+from tandem.errors import AlreadyExists, CorruptLog, OutcomeUnknown, Reason
 from tandem.operations import attempt_files
 from tandem.operations.attempt_files import EndedRecord, ResultRecord
 from tandem.operations.machine.events import (
@@ -46,10 +46,23 @@ _TRIES = 64
 
 
 class Committer:
-    """Puts commits of one operation."""
+    """Puts commits of one operation.
 
-    def __init__(self, table: Table, operation_id: str, clock: Clock, nonces: Nonces) -> None:
+    Args:
+        maintenance: what the table's catalog has to permit for the operation's own commit. Its
+            abandonment needs no permission.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        operation_id: str,
+        clock: Clock,
+        nonces: Nonces,
+        maintenance: Maintenance | None = None,
+    ) -> None:
         self._table = table
+        self._maintenance = maintenance
         self._store = table.store
         self._id = operation_id
         self._clock = clock
@@ -83,7 +96,7 @@ class Committer:
 
     def version_is_taken(self, work: Work) -> bool:
         """Whether another writer has the next version already. Raises: StorageError."""
-        return self._is_there(work.snapshot.version + 1)
+        return self._table.log.commit_log.has(work.snapshot.version + 1)
 
     def put(self, work: Work, effect: Effect, fencing: int) -> Event:
         """Put the change set as the version after the one that was read.
@@ -100,7 +113,8 @@ class Committer:
 
         def look_for_version() -> None:
             nonlocal there
-            there = work.snapshot.position is None or self._is_there(effect.version - 1)
+            commits, position = self._table.log.commit_log, work.snapshot.position
+            there = position is None or commits.can_follow(effect.version - 1)
 
         def look_for_outputs() -> None:
             outputs.update(job_control.outputs(self._store, self._id, effect.attempt))
@@ -133,7 +147,12 @@ class Committer:
         known, seen = dict[int, bytes](), list[Commit]()
         try:
             newest = self._table.log.commit_after(
-                work.snapshot, actions, token=work.token, known=known, seen=seen
+                work.snapshot,
+                actions,
+                token=work.token,
+                maintenance=self._maintenance,
+                known=known,
+                seen=seen,
             )
         except OutcomeUnknown:
             return CommitUnknown()
@@ -303,18 +322,8 @@ class Committer:
             return CommitPut(result)
         protocol.check_remembers(snapshot.metadata, resource=work.identity.display)
         # It would only mislead readers of the log's history.
-        self._store.delete([commit_path(version)])
+        self._table.log.commit_log.withdraw(version)
         return CommitLost()
-
-    def _is_there(self, version: int) -> bool:
-        """Whether the log still has this commit. If log clean-up has deleted it (this process was
-        paused for long), it may have deleted the next version, too: a put of that version would
-        fall into a hole."""
-        try:
-            self._store.head(commit_path(version))
-        except ObjectNotFound:
-            return False
-        return True
 
     def _new_token(self, attempt: int) -> str:
         return f"{self._id}-{attempt}-{self._nonces.nonce()}"

@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable
 
 from tandem.delta import protocol, row_tracking
+from tandem.delta.log.commit_log import maintenance_of
 from tandem.errors import (
     InvalidSpec,
     JobRefused,
@@ -105,7 +106,10 @@ class Performer:
         self._options = options
         self._interceptor = interceptor
         self._token = ports.nonces.nonce()
-        self._committer = Committer(table, identity.operation_id, ports.clock, ports.nonces)
+        self._maintenance = maintenance_of(kind.protocol_kind)
+        self._committer = Committer(
+            table, identity.operation_id, ports.clock, ports.nonces, self._maintenance
+        )
         self._explainer = Explainer(table.log)
         self._started_ms = self._requested_ms = ports.clock.now_ms()
         self._has_identity = False
@@ -242,6 +246,7 @@ class Performer:
             resource=self.work.identity.display,
             asked=self.work.identity.asked,
         )
+        self._table.log.commit_log.require(self._maintenance)
         row_tracking.check(snapshot, resource=self.work.identity.display)
         snapshot.require_unique_paths()
         self.work.new_commits.clear()  # the plan is made on what they led to

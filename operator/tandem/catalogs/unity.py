@@ -1,0 +1,302 @@
+"""A table in Unity Catalog, by its Delta API (unitycatalog, `api/delta.yaml`, version 1.0).
+
+Answers are foreign: each field is checked before it is used. Which commit has a version is told by
+`load`, never by the status of an answer: servers differ in it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn, TypeVar
+
+from tandem.catalogs.rest import Answer, Rest
+from tandem.delta.log.commit_log import CatalogState, RatifiedCommit
+from tandem.errors import (
+    AccessDenied,
+    BacklogFull,
+    CommitRefused,
+    InvalidSpec,
+    StorageError,
+    TableNotFound,
+    UnsupportedFeature,
+)
+from tandem.json_types import Json
+from tandem.storage.paths import canonical_location, is_below
+from tandem.storage.renewable import Vended
+
+API: Final = "/api/2.1/unity-catalog"
+_MANAGED: Final = ("delta.feature.catalogManaged", "delta.feature.catalogOwned-preview")
+_DOMAINS: Final = ("delta.rowTracking", "delta.clustering")
+"""Those that the catalog keeps."""
+_FILE: Final = re.compile(r"[A-Za-z0-9._-]{1,255}\.json")
+_UNSUPPORTED: Final = ("UnsupportedTableFormatException", "NotImplementedException")
+_VARIABLES: Final[Mapping[str, str]] = {
+    "s3.access-key-id": "AWS_ACCESS_KEY_ID",
+    "s3.secret-access-key": "AWS_SECRET_ACCESS_KEY",
+    "s3.session-token": "AWS_SESSION_TOKEN",
+    "azure.sas-token": "AZURE_STORAGE_SAS_TOKEN",
+    "gcs.oauth-token": "GOOGLE_BEARER_TOKEN",
+}
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class TableEntry:
+    """What a catalog says of a table when it is opened.
+
+    Attributes:
+        location: canonical.
+        catalog_managed: whether the catalog decides which versions it has; if not, its folder
+            does.
+    """
+
+    table_id: str
+    location: str
+    catalog_managed: bool
+
+
+class UnityTable:
+    """A `CatalogTable`. Thread-safe.
+
+    Args:
+        uri: the catalog's address, `https://host[:port]`; the path of its API is added.
+        name: catalog, schema and table.
+        token: the bearer token, asked for at each request; "" for none.
+        ceiling_s: as of `Rest`.
+        context: as of `Rest`.
+    Raises: InvalidSpec if it is not such an address.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        name: tuple[str, str, str],
+        token: Callable[[], str],
+        *,
+        ceiling_s: float | None = None,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
+        base = uri.rstrip("/")
+        url = base if base.endswith(API) else base + API
+        self._rest = Rest(url, token, ceiling_s=ceiling_s, context=context)
+        catalog, schema, table = name
+        self._path = ("delta", "v1", "catalogs", catalog, "schemas", schema, "tables", table)
+        self.name = ".".join(name)
+
+    def __repr__(self) -> str:
+        return f"<{self.name} of {self._rest.url}>"
+
+    def entry(self) -> TableEntry:
+        """Raises: TableNotFound, AccessDenied, UnsupportedFeature if it is no Delta table or a
+        UniForm one, StorageError."""
+        body = self._load()
+        metadata = self._field(body, "metadata", dict)
+        if body.get("uniform") is not None:
+            raise UnsupportedFeature(
+                "the table has an Iceberg side, which would be out of date after our commits",
+                resource=self.name,
+                field="uniform",
+                found="UniForm",
+                expected="a Delta table only",
+            )
+        location = self._field(metadata, "location", str)
+        try:
+            location = canonical_location(location)
+        except InvalidSpec as error:
+            raise StorageError(
+                "the catalog names a location that cannot be used",
+                resource=self.name,
+                field="location",
+                found=error.found,
+                expected=error.expected,
+            ) from None
+        properties = self._field(metadata, "properties", dict)
+        return TableEntry(
+            table_id=self._field(metadata, "table-uuid", str),
+            location=location,
+            catalog_managed=any(properties.get(each) == "supported" for each in _MANAGED),
+        )
+
+    def load(self) -> CatalogState:
+        """Raises: TableNotFound, AccessDenied, StorageError."""
+        body = self._load()
+        metadata = self._field(body, "metadata", dict)
+        allowed = body.get("allowed-maintenance-operations")
+        if allowed is not None and not isinstance(allowed, list):
+            self._refuse("allowed-maintenance-operations", allowed, "a list")
+        commits = body.get("commits") or []
+        if not isinstance(commits, list):
+            self._refuse("commits", commits, "a list")
+        return CatalogState(
+            table_id=self._field(metadata, "table-uuid", str),
+            latest=self._field(body, "latest-table-version", int),
+            ratified=tuple(map(self._commit, commits)),
+            permissions=None if allowed is None else frozenset(map(str, allowed)),
+        )
+
+    def add_commit(
+        self, commit: RatifiedCommit, *, table_id: str, domains: Mapping[str, str]
+    ) -> None:
+        """As of `CatalogTable`."""
+        described: Json = {
+            "version": commit.version,
+            "timestamp": commit.timestamp_ms,
+            "file-name": commit.file_name,
+            "file-size": commit.size,
+            "file-modification-timestamp": commit.modified_ms,
+        }
+        updates: list[Json] = [{"action": "add-commit", "commit": described}]
+        kept = {name: json.loads(text) for name, text in domains.items() if name in _DOMAINS}
+        if kept:
+            updates.append({"action": "set-domain-metadata", "updates": kept})
+        answer = self._update(table_id, updates)
+        if answer.status == 429:
+            raise self._error(BacklogFull, "too many commits are not published", answer)
+        if not answer.ok:
+            raise self._error(CommitRefused, "the catalog did not ratify the commit", answer)
+
+    def report_published(self, version: int, *, table_id: str) -> None:
+        """As of `CatalogTable`."""
+        action = "set-latest-backfilled-version"
+        answer = self._update(table_id, [{"action": action, "latest-published-version": version}])
+        if not answer.ok:
+            raise self._error(StorageError, "the catalog took no report", answer)
+
+    def credentials(self, location: str) -> Vended:
+        """Those for the table's folder: to write, or only to read where the catalog gives no more.
+
+        Args:
+            location: the table's, canonical.
+        Raises: AccessDenied if it gives none, or none for this folder; StorageError.
+        """
+        answer = self._credentials("READ_WRITE")
+        if answer.status == 403:
+            answer = self._credentials("READ")
+        self._require(answer)
+        best: tuple[int, Json] | None = None
+        for each in self._field(answer.body, "storage-credentials", list):
+            if not isinstance(each, dict):
+                self._refuse("storage-credentials", each, "objects")
+            length = _covers(self._field(each, "prefix", str), location)
+            if length and (best is None or length > best[0]):
+                best = length, each
+        if best is None:
+            raise AccessDenied(
+                "the catalog gives no credentials for the table's folder",
+                resource=self.name,
+                field="storage-credentials",
+                found=", ".join(
+                    str(each.get("prefix")) for each in answer.body["storage-credentials"]
+                )[:500],
+                expected=location,
+            )
+        expires = best[1].get("expiration-time-ms")
+        if expires is not None and not isinstance(expires, int):
+            self._refuse("expiration-time-ms", type(expires).__name__, "Unix milliseconds")
+        config = best[1].get("config") or {}
+        if not isinstance(config, dict):
+            self._refuse("config", type(config).__name__, "an object")
+        environ = {name: str(config[key]) for key, name in _VARIABLES.items() if config.get(key)}
+        return Vended(environ, expires)
+
+    # Requests
+
+    def _load(self) -> Json:
+        answer = self._rest.get(self._path)
+        self._require(answer)
+        return answer.body
+
+    def _credentials(self, operation: str) -> Answer:
+        return self._rest.get((*self._path, "credentials"), {"operation": operation})
+
+    def _update(self, table_id: str, updates: list[Json]) -> Answer:
+        requirement = {"type": "assert-table-uuid", "uuid": table_id}
+        answer = self._rest.post(self._path, {"requirements": [requirement], "updates": updates})
+        self._require_access(answer)
+        return answer
+
+    # Answers
+
+    def _commit(self, found: Any) -> RatifiedCommit:
+        if not isinstance(found, dict):
+            self._refuse("commits", found, "objects")
+        name = self._field(found, "file-name", str)
+        if _FILE.fullmatch(name) is None:
+            self._refuse("file-name", name, "the name of a file, without a folder")
+        return RatifiedCommit(
+            version=self._field(found, "version", int),
+            file_name=name,
+            size=self._field(found, "file-size", int),
+            modified_ms=self._field(found, "file-modification-timestamp", int),
+            timestamp_ms=self._field(found, "timestamp", int),
+        )
+
+    def _field(self, found: Json, name: str, kind: type[_T]) -> _T:
+        value = found.get(name)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            self._refuse(name, "nothing" if value is None else value, kind.__name__)
+        return value
+
+    def _refuse(self, name: str, found: object, expected: str) -> NoReturn:
+        raise StorageError(
+            "the catalog's answer is not that of its API",
+            resource=self.name,
+            field=name,
+            found=str(found)[:200],
+            expected=expected,
+            remedy="Correct the URL, or report it to the makers of the catalog",
+        )
+
+    def _require_access(self, answer: Answer) -> None:
+        if answer.status == 401:
+            raise self._error(
+                AccessDenied,
+                "the catalog does not take the token",
+                answer,
+                "Renew it, or correct the Secret that has it",
+            )
+        if answer.status == 403:
+            raise self._error(
+                AccessDenied,
+                "the catalog does not allow this to the owner of the token",
+                answer,
+                "Grant it there: USE CATALOG, USE SCHEMA, SELECT, MODIFY, EXTERNAL USE SCHEMA",
+            )
+        if answer.status == 404:
+            raise TableNotFound(
+                "the catalog has no such table",
+                resource=self.name,
+                found=answer.described,
+                expected="catalog.schema.table",
+                remedy="Correct the name; a table may have been dropped or renamed",
+            )
+
+    def _require(self, answer: Answer) -> None:
+        self._require_access(answer)
+        if answer.error in _UNSUPPORTED:
+            raise UnsupportedFeature(
+                "the catalog does not serve it as a Delta table",
+                resource=self.name,
+                found=answer.described,
+                expected="a Delta table",
+            )
+        if not answer.ok:
+            raise self._error(StorageError, "the catalog refuses the request", answer)
+
+    def _error(
+        self, kind: type[StorageError], message: str, answer: Answer, remedy: str = ""
+    ) -> StorageError:
+        return kind(message, resource=self.name, found=answer.described, remedy=remedy)
+
+
+def _covers(prefix: str, location: str) -> int:
+    """The length of a prefix that has the location below it; 0 if it has not."""
+    try:
+        folder = canonical_location(prefix)
+    except InvalidSpec:
+        return 0
+    return len(folder) if is_below(location, folder) else 0
