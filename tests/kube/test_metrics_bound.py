@@ -17,7 +17,7 @@ from tandem.kube.metrics import families as families
 from tandem.kube.metrics.collectors import MeasuredLocks, verb_and_resource
 from tandem.kube.metrics.families import FAMILIES
 from tandem.kube.runtime.context import IndexServerFacts
-from tandem.kube.runtime.log_context import LogContext
+from tandem.kube.runtime.controller_tasks import LogContext
 from tandem.kube.runtime.slots import NO_TABLE
 from tandem.kube.state_metrics import LOOKED_UP
 from tandem.locks.rules import WHOLE_TABLE, LockRequest, Mode

@@ -55,8 +55,7 @@ from tandem.kube.controllers.index_status import (
 from tandem.kube.controllers.spark_jobs import ApplicationCache
 from tandem.kube.controllers.status_writer import status_writer
 from tandem.kube.runtime.context import IndexServerFacts, OperatorContext
-from tandem.kube.runtime.controller_tasks import StopSignal
-from tandem.kube.runtime.log_context import LogContext, bound_log_context
+from tandem.kube.runtime.controller_tasks import LogContext, StopSignal, bound_log_context
 from tandem.kube.tables.location_policy import LocationPolicy
 from tandem.spark.application.port import ApplicationBuilder
 from tandem.spec.common import ENDPOINT_ANNOTATION

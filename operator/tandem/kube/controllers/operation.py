@@ -34,8 +34,12 @@ from tandem.kube.controllers.preconditions import table_for_cleaning, waiting_re
 from tandem.kube.controllers.reporting import BEGUN, InstrumentedInterceptor, Reporter
 from tandem.kube.controllers.session_loop import SessionLoop, Signals
 from tandem.kube.runtime.context import OperatorContext
-from tandem.kube.runtime.controller_tasks import StopReason, StopSignal
-from tandem.kube.runtime.log_context import LogContext, bound_log_context
+from tandem.kube.runtime.controller_tasks import (
+    LogContext,
+    StopReason,
+    StopSignal,
+    bound_log_context,
+)
 from tandem.kube.runtime.slots import Lane
 from tandem.operations.execute import ExecutionOptions, finish, open_session
 from tandem.operations.machine.events import StopRequest

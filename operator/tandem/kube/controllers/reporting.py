@@ -27,7 +27,7 @@ from tandem.kube.client.resources import (
 from tandem.kube.controllers.status_writer import status_writer
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.runtime.context import OperatorContext
-from tandem.kube.runtime.log_context import LogContext
+from tandem.kube.runtime.controller_tasks import LogContext
 from tandem.operations.attempt_files import job_name
 from tandem.operations.machine.events import (
     AttemptAdopted,

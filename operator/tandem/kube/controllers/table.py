@@ -30,8 +30,7 @@ from tandem.kube.controllers.missed_deletions import cancel_missed
 from tandem.kube.controllers.preconditions import new_table
 from tandem.kube.controllers.status_writer import status_writer
 from tandem.kube.runtime.context import OperatorContext
-from tandem.kube.runtime.controller_tasks import StopSignal
-from tandem.kube.runtime.log_context import LogContext, bound_log_context
+from tandem.kube.runtime.controller_tasks import LogContext, StopSignal, bound_log_context
 from tandem.kube.tables.context import TableContext
 from tandem.kube.tables.status import compose, remembered_since
 from tandem.operations.clean import CleaningOptions, CleaningResult, rules_for
