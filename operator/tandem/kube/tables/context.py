@@ -29,6 +29,7 @@ from tandem.errors import (
 )
 from tandem.kube.client.api import Api, ApiError, Forbidden, NotFound, ResourcePath
 from tandem.kube.client.events import traceback_of
+from tandem.kube.metrics import families
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.tables import status
 from tandem.kube.tables.location_policy import LocationPolicy
@@ -316,7 +317,7 @@ class TableContext:
                 )
             return
         except Exception as error:  # noqa: BLE001 - a bug, which no other process would report
-            self._dependencies.metrics.internal_errors.count("table")
+            self._dependencies.metrics.count(families.INTERNAL_ERRORS, "table")
             _log.error(
                 "a bug: please report it",
                 namespace=resource.namespace,
