@@ -12,7 +12,7 @@ import pytest
 from chart.chart_values import MATRIX
 from spark.test_application_service import made
 from support.cluster.helm import NAMESPACE, of_kind, one, template
-from tandem.index.server.config import PORT
+from tandem.index.server.messages import PORT
 
 Json = dict[str, Any]
 SPARK_RPC, BLOCKS, REGISTRY = 7078, 7079, 41_234

@@ -22,8 +22,7 @@ from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import AccessDenied, BucketNotFound, TandemError
 from tandem.jobs.runner import JobRequest, JobStatus
 from tandem.json_types import Json
-from tandem.mergelog.create import ensure_log
-from tandem.mergelog.log_table import LogSettings, MergeLog
+from tandem.mergelog.log_table import LogSettings, MergeLog, ensure_log
 from tandem.operations import runner
 from tandem.operations.kinds import sources
 from tandem.operations.ports import Ports

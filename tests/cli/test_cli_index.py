@@ -20,8 +20,7 @@ from tandem.delta.log.delta_log import DeltaLog
 from tandem.index import Query
 from tandem.index.server.client import RemoteIndex
 from tandem.index.server.transport import Connection
-from tandem.mergelog.create import ensure_log
-from tandem.mergelog.log_table import LogSettings, MergeLog
+from tandem.mergelog.log_table import LogSettings, MergeLog, ensure_log
 from tandem.storage import open_store
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -22,8 +22,7 @@ from tandem.index.server.calls import Answer, AnswerFiles
 from tandem.index.server.client import ENDPOINT_VARIABLE, FOLDER_VARIABLE
 from tandem.index.server.service import IndexService
 from tandem.index.server.transport import FlightServer
-from tandem.mergelog.create import ensure_log
-from tandem.mergelog.log_table import LogSettings, MergeLog
+from tandem.mergelog.log_table import LogSettings, MergeLog, ensure_log
 from tandem.storage import open_store
 
 TOKEN = "a token that callers present"

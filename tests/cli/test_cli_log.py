@@ -18,8 +18,7 @@ from support.lake.faults import Fault, ProcessDied, StrikeOnce
 from tandem.delta.actions import CommitInfo
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.json_types import Json
-from tandem.mergelog.create import ensure_log
-from tandem.mergelog.log_table import LogSettings, MergeLog
+from tandem.mergelog.log_table import LogSettings, MergeLog, ensure_log
 from tandem.mergelog.writer import LogWriter
 from tandem.operations.machine.events import Point
 from tandem.spec.status import Phase

@@ -20,8 +20,7 @@ from support.some import some
 from tandem.cli.commands.scan import first_rows
 from tandem.cli.output import json_value
 from tandem.delta.log.delta_log import DeltaLog
-from tandem.mergelog.create import ensure_log
-from tandem.mergelog.log_table import LogSettings, MergeLog
+from tandem.mergelog.log_table import LogSettings, MergeLog, ensure_log
 from tandem.mergelog.writer import LogWriter
 from tandem.storage import open_store
 

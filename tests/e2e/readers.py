@@ -16,7 +16,7 @@ from e2e.target import Target
 from single_node.certificates import Authority
 from tandem.index.server.access import AUDIENCE
 from tandem.index.server.client import ACCESS_FOLDER
-from tandem.index.server.config import PORT
+from tandem.index.server.messages import PORT
 
 ROLE = "tandem-index-reader"
 """The chart's, for callers."""

@@ -7,7 +7,7 @@ import sys
 import threading
 from pathlib import Path
 
-from tandem.index.server.config import LISTEN_VARIABLE, read
+from tandem.index.server.messages import LISTEN_VARIABLE, read
 from tandem.spark.jobs.index_server import serve
 
 

@@ -25,7 +25,6 @@ from tandem.delta.actions import AddFile
 from tandem.delta.log.codec import encode_action
 from tandem.index import Query, TableIndex, open_index
 from tandem.index.facts.cache import FactsCache
-from tandem.index.server.assignment import Executor
 from tandem.index.server.calls import AnswerFiles
 from tandem.index.server.client import RemoteIndex
 from tandem.index.server.coordinator import Coordinator
@@ -39,6 +38,7 @@ from tandem.index.server.registration import (
     run_executor,
 )
 from tandem.index.server.service import IndexService
+from tandem.index.server.shards import Executor
 from tandem.index.server.transport import Connection, FlightServer
 from tandem.storage import open_store
 from tandem.timeline.segments import TAG_SEGMENT, TAG_SEQUENCE

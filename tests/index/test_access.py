@@ -18,7 +18,7 @@ from deltalake import write_deltalake
 from index.clock import Clock
 from tandem.errors import AccessDenied, InvalidSpec, ReferenceNotFound, Unreachable
 from tandem.index import EVERYTHING, TableIndex, open_index
-from tandem.index.server import config as config_
+from tandem.index.server import messages as messages_
 from tandem.index.server.access import (
     KEPT_S,
     CallerCheck,
@@ -34,7 +34,7 @@ from tandem.index.server.client import (
     RemoteIndex,
     index_of,
 )
-from tandem.index.server.config import AccessConfig, ServerConfig, TableConfig
+from tandem.index.server.messages import AccessConfig, ServerConfig, TableConfig
 from tandem.index.server.service import IndexService
 from tandem.index.server.transport import Connection, FlightServer, Tls
 from tandem.spark.jobs import index_server as program
@@ -337,8 +337,8 @@ def running(config: ServerConfig, secrets: Path) -> Iterator[str]:
         ready.set()
 
     environ = {
-        config_.SECRETS_VARIABLE: str(secrets),
-        config_.LISTEN_VARIABLE: "127.0.0.1:0",
+        messages_.SECRETS_VARIABLE: str(secrets),
+        messages_.LISTEN_VARIABLE: "127.0.0.1:0",
     }
     thread = threading.Thread(target=lambda: program.serve(config, stop, environ, ready=serving))
     thread.start()
@@ -407,7 +407,7 @@ def test_a_program_that_cannot_serve_ends_with_the_cause(
     secret(tmp_path, "token", token=TOKEN.encode())
     secret(tmp_path, "short", token=b"hunter2")
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    environ = {config_.SECRETS_VARIABLE: str(tmp_path), config_.LISTEN_VARIABLE: "127.0.0.1:0"}
+    environ = {messages_.SECRETS_VARIABLE: str(tmp_path), messages_.LISTEN_VARIABLE: "127.0.0.1:0"}
     with pytest.raises((InvalidSpec, AccessDenied, Unreachable), match=words) as caught:
         program.serve(settings(root, **access), threading.Event(), environ)
     assert "hunter2" not in str(caught.value) + capsys.readouterr().err
@@ -416,7 +416,7 @@ def test_a_program_that_cannot_serve_ends_with_the_cause(
 def test_a_program_that_cannot_listen_says_where(root: Path, tmp_path: Path) -> None:
     config = settings(root, mode="Plaintext")
     with running(config, tmp_path) as endpoint:
-        environ = {config_.LISTEN_VARIABLE: endpoint.removeprefix("grpc://")}
+        environ = {messages_.LISTEN_VARIABLE: endpoint.removeprefix("grpc://")}
         with pytest.raises(Unreachable, match="cannot listen") as caught:
             program.serve(config, threading.Event(), environ)
     assert endpoint.removeprefix("grpc://") in str(caught.value)
@@ -436,13 +436,13 @@ def test_the_request_is_closed_and_comes_back_whole(root: Path) -> None:
     config = settings(root, mode="Plaintext")
     tables = {f"t{n}": TableConfig(location=f"file:///$(SECRET)/ü{n}") for n in range(1_000)}
     config = config.model_copy(update={"tables": tables})
-    pieces = config_.written(config)
+    pieces = messages_.written(config)
     assert len(pieces) == 1 or all(len(piece) < 128 * 1024 for piece in pieces)
     assert "$" not in "".join(pieces)
-    assert config_.read(pieces) == config
+    assert messages_.read(pieces) == config
     for wrong in ("", "{", "[]", '{"api": "v2"}', pieces[0].replace('"poll', '"pull')):
         with pytest.raises(InvalidSpec, match="one version"):
-            config_.read([wrong])
+            messages_.read([wrong])
 
 
 def test_flight_itself_refuses_a_caller_without_the_token(root: Path) -> None:

@@ -8,7 +8,7 @@ from copy import deepcopy
 import numpy as np
 import pytest
 
-from tandem.index.server.assignment import Executor, Load, Shard, ShardMapping
+from tandem.index.server.shards import Executor, Load, Shard, ShardMapping
 
 A, B, C = (Executor(slot, f"host_{slot}_0_exec_{slot}") for slot in range(3))
 THREE = (A, B, C)

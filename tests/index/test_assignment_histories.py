@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from index.assignment_model import Model, Name, Process
 from support.some import few
-from tandem.index.server.assignment import Executor, Shard, ShardMapping
+from tandem.index.server.shards import Executor, Shard, ShardMapping
 
 # Two processes of one slot, and ids that are one another with underscores.
 _EXECUTORS = (

@@ -9,8 +9,8 @@ from typing import cast
 
 import pytest
 
-from tandem.index.server.assignment import Executor, Shard, ShardMapping
 from tandem.index.server.registration import Registry, RemoteExecutor
+from tandem.index.server.shards import Executor, Shard, ShardMapping
 
 A, B, C = (Executor(slot, f"host_{slot}") for slot in range(3))
 _NOT_AT_ONCE_S = 0.3

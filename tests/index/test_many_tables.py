@@ -25,7 +25,7 @@ from tandem.delta.actions import AddFile
 from tandem.delta.log.codec import encode_action
 from tandem.index import Query
 from tandem.index.server.client import RemoteIndex
-from tandem.index.server.config import AccessConfig, ServerConfig, TableConfig, written
+from tandem.index.server.messages import AccessConfig, ServerConfig, TableConfig, written
 from tandem.index.server.transport import Connection
 from tandem.spark.application.manifest import SERVICE_BESIDE
 from tandem.storage import open_store

@@ -18,8 +18,7 @@ from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import UnsupportedFeature
 from tandem.index import Query, TableIndex
 from tandem.index.library import MERGE_LOG_S
-from tandem.mergelog.create import ensure_log
-from tandem.mergelog.log_table import LogSettings, MergeLog
+from tandem.mergelog.log_table import LogSettings, MergeLog, ensure_log
 from tandem.statements import parse_where
 from tandem.storage import open_store
 

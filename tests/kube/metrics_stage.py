@@ -42,7 +42,7 @@ class Stage:
         self.slots = JobSlots(JobLimits(2))
         self.index_servers: dict[tuple[str, str], IndexServerFacts] = {}
         self.control = None
-        self.metrics.add(StateCollector(cast(Any, self), lambda: True, self.slots, shown))
+        self.metrics.register(StateCollector(cast(Any, self), lambda: True, self.slots, shown))
 
     @property
     def figures(self) -> dict[tuple[str, str], TableFigures]:

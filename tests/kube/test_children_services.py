@@ -28,6 +28,7 @@ from tandem.kube.children.ports import (
 from tandem.kube.children.services import ChildServices, may_request
 from tandem.kube.client import events
 from tandem.kube.client.api import Forbidden, Unavailable
+from tandem.kube.metrics import families
 from tandem.kube.runtime.leader import MEMBERS, LockMembers
 from tandem.kube.runtime.slots import Lane
 from tandem.kube.runtime.tenants import Tenant
@@ -182,10 +183,10 @@ def test_what_a_child_says_is_about_its_namespace() -> None:
 def test_metrics_are_recorded_with_bounded_labels() -> None:
     async def test(stub: Stub, child: Link, _: ChildServices) -> None:
         metrics = LinkedMetrics()
-        metrics.internal_errors.count("table")
-        metrics.internal_errors.count("table")
+        metrics.count(families.INTERNAL_ERRORS, "table")
+        metrics.count(families.INTERNAL_ERRORS, "table")
         for number in range(20):
-            metrics.internal_errors.count(f"anything {number}")
+            metrics.count(families.INTERNAL_ERRORS, f"anything {number}")
         metrics.flush(child)
         metrics.flush(child)  # nothing is said twice
         await child.call("automatic.wake_first")

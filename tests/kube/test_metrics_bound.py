@@ -15,11 +15,10 @@ from tandem.errors import AccessDenied, LocksUnavailable, Reason, StorageError
 from tandem.kube.controllers.reporting import InstrumentedInterceptor
 from tandem.kube.metrics import families as families
 from tandem.kube.metrics.collectors import MeasuredLocks, verb_and_resource
-from tandem.kube.metrics.families import FAMILIES
+from tandem.kube.metrics.families import FAMILIES, LOOKED_UP
 from tandem.kube.runtime.context import IndexServerFacts
-from tandem.kube.runtime.log_context import LogContext
+from tandem.kube.runtime.controller_tasks import LogContext
 from tandem.kube.runtime.slots import NO_TABLE
-from tandem.kube.state_metrics import LOOKED_UP
 from tandem.locks.rules import WHOLE_TABLE, LockRequest, Mode
 from tandem.locks.store import InProcessLocks
 from tandem.operations.machine.events import (
@@ -57,9 +56,9 @@ def storm(stage: Stage, seed: int) -> None:
             for phase in (Phase.SUCCEEDED, Phase.SUPERSEDED, Phase.FAILED):
                 result = OperationResult(files_added=1, reconciled=Reconciled(rounds=seed + 1))
                 metrics.operation_ended(kind, ended(phase, reason, result=result), 1.0)
-            metrics.step_failures.count(reason)
+            metrics.count(families.STEP_FAILURES, reason)
             for outcome in ("Finished", "Stopped", reason):
-                metrics.jobs_ended.count(kind, outcome)
+                metrics.count(families.JOBS_ENDED, kind, outcome)
     for method, code in itertools.product(("GET", "POST", "PATCH", "DELETE", "PUT"), range(600)):
         for url in (
             f"/apis/tandem.dev/v1alpha1/namespaces/n{seed}/laketables/t{seed}/status",

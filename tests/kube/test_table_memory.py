@@ -8,7 +8,7 @@ import pytest
 
 from tandem.cli.commands.operator import table_memory_of
 from tandem.errors import InvalidSpec
-from tandem.kube.runtime.memory import default_table_memory
+from tandem.kube.children.start import default_table_memory
 
 GIB = 2**30
 

@@ -18,8 +18,7 @@ from tandem.delta.actions import Action, Metadata, Protocol
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import commit_info
 from tandem.delta.schema import Field, PrimitiveType, StructType, to_delta_json
-from tandem.mergelog.create import ensure_log
-from tandem.mergelog.log_table import LogSettings, MergeLog
+from tandem.mergelog.log_table import LogSettings, MergeLog, ensure_log
 from tandem.mergelog.view import MergedView
 from tandem.mergelog.writer import Appended, LogWriter
 from tandem.storage import Store, open_store

@@ -25,8 +25,7 @@ from support.some import EVERY_CASE
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.mergelog import log_table, winners
 from tandem.mergelog.by_key import parts_of_keys
-from tandem.mergelog.create import ensure_log
-from tandem.mergelog.log_table import LogSettings, MergeLog
+from tandem.mergelog.log_table import LogSettings, MergeLog, ensure_log
 from tandem.mergelog.view import MergedView
 from tandem.mergelog.writer import LogWriter
 from tandem.operations.clean_facts import CleaningDependencies

@@ -38,8 +38,7 @@ from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.scan import scan
 from tandem.delta.schema import Field, PrimitiveType, StructType
 from tandem.errors import InvalidSpec, TableReplaced, UnsupportedFeature
-from tandem.mergelog.create import ensure_log
-from tandem.mergelog.log_table import LogSettings, MergeLog
+from tandem.mergelog.log_table import LogSettings, MergeLog, ensure_log
 from tandem.mergelog.view import MergedView
 from tandem.mergelog.writer import LogWriter
 from tandem.spark import connector as reader_

@@ -22,8 +22,7 @@ from tandem.delta.actions import Action, Metadata, Protocol, Txn
 from tandem.delta.log.snapshot import commit_info
 from tandem.delta.schema import Field, PrimitiveType, StructType, to_delta_json
 from tandem.errors import CorruptLog, InvalidSpec
-from tandem.mergelog.create import ensure_log
-from tandem.mergelog.log_table import LogSettings, MergeLog
+from tandem.mergelog.log_table import LogSettings, MergeLog, ensure_log
 from tandem.mergelog.upkeep import catch_up, record_base, resolve
 from tandem.mergelog.versions import MERGED
 from tandem.mergelog.view import MergedView

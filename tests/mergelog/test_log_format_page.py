@@ -16,8 +16,7 @@ import pytest
 from mergelog.orders import MERGE, STITCH, Orders
 from support.lake.memory_store import MemoryStore
 from tandem.delta.log.delta_log import DeltaLog
-from tandem.mergelog.create import ensure_log
-from tandem.mergelog.log_table import LogSettings, MergeLog
+from tandem.mergelog.log_table import LogSettings, MergeLog, ensure_log
 from tandem.mergelog.versions import in_order
 from tandem.mergelog.view import MergedView
 from tandem.mergelog.writer import LogWriter

@@ -35,8 +35,7 @@ from tandem.errors import (
     UnsupportedFeature,
 )
 from tandem.kube.tables.context import TableLog
-from tandem.mergelog.create import ensure_log
-from tandem.mergelog.log_table import LogSettings, MergeLog, state_of
+from tandem.mergelog.log_table import LogSettings, MergeLog, ensure_log, state_of
 from tandem.mergelog.upkeep import catch_up
 from tandem.mergelog.view import MergedView
 from tandem.mergelog.writer import LogWriter

@@ -12,8 +12,7 @@ from mergelog.lake import in_memory, table
 from support.lake.memory_store import Call, MemoryStore
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import CommitConflict, InvalidSpec
-from tandem.mergelog.create import ensure_log
-from tandem.mergelog.log_table import CHECKPOINT_INTERVAL, LogSettings, MergeLog
+from tandem.mergelog.log_table import CHECKPOINT_INTERVAL, LogSettings, MergeLog, ensure_log
 from tandem.mergelog.view import MergedView
 from tandem.mergelog.writer import Appended, LogWriter, Upload
 

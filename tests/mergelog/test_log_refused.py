@@ -22,8 +22,13 @@ from tandem.delta.log.snapshot import ENGINE, Snapshot, commit_info, remove_of
 from tandem.delta.schema import ArrayType, Field, PrimitiveType, StructType
 from tandem.errors import AccessDenied, CorruptLog, InvalidSpec, TandemError, UnsupportedFeature
 from tandem.mergelog import LogWriter
-from tandem.mergelog.create import ensure_log
-from tandem.mergelog.log_table import CHECKPOINT_INTERVAL, LogSettings, MergeLog, settings_of
+from tandem.mergelog.log_table import (
+    CHECKPOINT_INTERVAL,
+    LogSettings,
+    MergeLog,
+    ensure_log,
+    settings_of,
+)
 from tandem.mergelog.upkeep import catch_up, resolve
 from tandem.mergelog.writer import Upload
 from tandem.operations.adopt import read_log_status

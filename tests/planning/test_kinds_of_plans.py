@@ -15,9 +15,13 @@ from tandem.delta.actions import AddFile
 from tandem.errors import InvalidSpec, UnknownSegment
 from tandem.intervals import IntervalSet, TimeInterval
 from tandem.planning.compaction import plan_compaction
-from tandem.planning.major import check_selection, taken_intervals
+from tandem.planning.major import (
+    SegmentRewriteRequest,
+    check_selection,
+    plan_segment_rewrite,
+    taken_intervals,
+)
 from tandem.planning.plans import GIB, CompactionPlan, CompactionRequest, is_worth_rewriting, pack
-from tandem.planning.segment_rewrite import SegmentRewriteRequest, plan_segment_rewrite
 from tandem.spec.compaction import CompactionTemplate, CompactionType, LayoutStrategy
 from tandem.spec.segment_rewrite import Codec, Recompress, Rewrite, SegmentRewriteSpec
 from tandem.spec.table import Granularity

@@ -24,11 +24,12 @@ from tandem.errors import DataFileMissing, ObjectNotFound
 from tandem.mergelog.base_history import BaseHistory, base_of
 from tandem.mergelog.blocks import arrange, tagged, write_blocks
 from tandem.mergelog.boundaries import transition
-from tandem.mergelog.create import ensure_log, put
 from tandem.mergelog.log_table import (
     LogSettings,
     MergeLog,
     block_format,
+    ensure_log,
+    put,
     settings_of,
     state_of,
 )

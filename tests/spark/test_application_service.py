@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tandem.errors import InvalidSpec
-from tandem.index.server.config import TableConfig, read
+from tandem.index.server.messages import TableConfig, read
 from tandem.kube.controllers.index_deployment import application, service, service_endpoint
 from tandem.spark.application.manifest import KubeflowApplications
 from tandem.spark.application.port import ApplicationSettings

@@ -4,19 +4,18 @@ whatever other writers do meanwhile."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.jobs.quick_lake import QuickLake
-from support.lake.lake import Lake, QuickClock, reconciled
+from support.lake.lake import QuickClock
 from support.lake.rows import rows
 from tables.test_compacted_row_ids import in_files, quick
 from tables.test_row_tracking import Ids
 from tandem.locks.store import InProcessLocks
-from tandem.operations.machine.events import Point
 from tandem.operations.ports import Ports
 from tandem.spark.in_process import InProcessJobs
 

@@ -181,7 +181,7 @@ async def run_operator(
             context.control = control
             watching = asyncio.create_task(control.watch(), name="watch the children")
             at_end.callback(watching.cancel)
-            metrics.add(
+            metrics.register(
                 StateCollector(context, lambda: leadership.leads, slots, settings.table_metrics)
             )
             ended_controller = EndedController(api, resource_cache, clock, context.may_write)

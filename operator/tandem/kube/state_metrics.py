@@ -70,7 +70,7 @@ class StateCollector(Collector):
 
     def describe(self) -> Iterable[Metric]:
         """The names of the families, for the registration; computes nothing."""
-        return [_family(each) for each in families.FAMILIES if each in LOOKED_UP]
+        return [_family(each) for each in families.FAMILIES if each in families.LOOKED_UP]
 
     def _jobs(self) -> Iterator[Metric]:
         slots = self._slots
@@ -236,11 +236,6 @@ _PER_TABLE: Mapping[Family, _Figure] = {
 
 def _seconds(ms: int | None) -> float | None:
     return None if ms is None else ms / 1000
-
-
-_SET = {families.BUILD, families.LOCK_STORE_UP}
-LOOKED_UP = frozenset(f for f in families.FAMILIES if f.type == "gauge" and f not in _SET)
-"""Families that are computed at a scrape; all others are instruments."""
 
 
 def _looks(summary: CachedResource, body: Body) -> object:

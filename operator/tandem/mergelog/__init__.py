@@ -9,7 +9,7 @@ What the log says, from transaction logs alone:
     versions      blocks, what a version of the log says, and which blocks a log compaction stitches
     boundaries    what a commit of the base table means for the log, the fold over commits, and
                   from one state of the log to the actions that record the next
-    log_table     the log as a Delta table: settings, schema, states
+    log_table     the log as a Delta table: settings, schema, states; made once, and committed to
     base_history  brings the log up to a version of its base table
 
 Its records; which blocks there are is an argument, and nothing here commits:
@@ -22,10 +22,8 @@ Its records; which blocks there are is an argument, and nothing here commits:
 
 The log as a whole:
 
-    create        makes the log of a base table
-    usage         what a log holds, and for how long
     writer        `LogWriter`
-    upkeep        commits that add no records
+    upkeep        what a log holds, and commits that add no records
     view          the merged view
 """
 
@@ -34,8 +32,7 @@ from typing import TYPE_CHECKING
 from tandem.exports import exports
 
 if TYPE_CHECKING:
-    from tandem.mergelog.create import ensure_log
-    from tandem.mergelog.log_table import LogSettings, MergeLog
+    from tandem.mergelog.log_table import LogSettings, MergeLog, ensure_log
     from tandem.mergelog.view import MergedView, open_log, open_view, scan
     from tandem.mergelog.writer import Appended, LogWriter
 
@@ -57,7 +54,7 @@ __getattr__ = exports(
         "open_log": "view",
         "open_view": "view",
         "scan": "view",
-        "ensure_log": "create",
+        "ensure_log": "log_table",
         "LogSettings": "log_table",
         "MergeLog": "log_table",
         "MergedView": "view",

@@ -37,11 +37,11 @@ from tandem.mergelog.base_history import BaseHistory, base_of, require_same_tabl
 from tandem.mergelog.blocks import arrange, read_block, records_of, tagged, write_blocks
 from tandem.mergelog.boundaries import transition
 from tandem.mergelog.by_key import MEMORY, parts_of_keys, require_decided
-from tandem.mergelog.create import put_after
 from tandem.mergelog.log_table import (
     LogSettings,
     MergeLog,
     block_format,
+    put_after,
     require_columns,
     require_mergeable,
     settings_of,

@@ -41,8 +41,7 @@ from tandem.errors import (
     TandemError,
     UnsupportedFeature,
 )
-from tandem.mergelog.create import ensure_log
-from tandem.mergelog.log_table import LogSettings, MergeLog, new_log
+from tandem.mergelog.log_table import LogSettings, MergeLog, ensure_log, new_log
 from tandem.operations.kinds.commit_history import require_vectors_or_edits
 from tandem.operations.kinds.time_column import time_column
 from tandem.operations.model import Table
@@ -546,7 +545,7 @@ def read_log_status(
     try:
         if policy is None and not log.exists():
             return None
-        from tandem.mergelog.usage import LogReader
+        from tandem.mergelog.upkeep import LogReader
 
         reader = LogReader(log)
         if not reader.update():

@@ -7,8 +7,7 @@ or takes a lock.
     plans            the values of planning, and chosen segments to runs
     compaction       the entry point: a request to a plan; the runs that CarbonData's loop over
                      levels makes
-    major            one contiguous run up to a size
-    segment_rewrite  the plan of a `SegmentRewrite`
+    major            one contiguous run up to a size; the files of a `SegmentRewrite`
     adjacency        whether the files of a run are adjacent loads
     layout           which bins a sort or z-order rewrites
     cleaning         which files may be removed, and why

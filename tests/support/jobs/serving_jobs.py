@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from support.cluster.operator_thread import HeldJobs
 from tandem.errors import TandemError
-from tandem.index.server.config import read
+from tandem.index.server.messages import read
 from tandem.jobs.formats import INDEX_SERVER_APP
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
 from tandem.spark.jobs.index_server import serve

@@ -89,7 +89,7 @@ def etcd_settings(
 
 def table_memory_of(text: str) -> int:
     """Bytes that reading one table may take; "" for the default. Raises: InvalidSpec."""
-    from tandem.kube.runtime.memory import default_table_memory
+    from tandem.kube.children.start import default_table_memory
 
     if not text:
         return default_table_memory()
@@ -215,7 +215,7 @@ def configure_logging(form: LogFormat, *, verbose: bool) -> None:
     """Lines of structlog and of other libraries in one format, to standard error."""
     import structlog
 
-    from tandem.kube.runtime.log_context import add_log_context
+    from tandem.kube.runtime.controller_tasks import add_log_context
 
     shared: list[structlog.types.Processor] = [
         structlog.contextvars.merge_contextvars,

@@ -3,11 +3,10 @@
 A caller names a table, never a location. The service reads logs and footers, never a data page:
 what the log leaves open is the caller's to read, with its own credentials.
 
-    messages      questions and answers on the wire
+    messages      questions and answers on the wire, and the program's arguments
     calls         the body of a call, and an answer; large ones in files, until they are fetched
     service       answers questions, without a network
     access        who may ask
-    config        what the operator asks the program of a server to serve, as its arguments
     transport     Arrow Flight: the only module that knows it
     client        server, then the caller's own process, then every file
 
@@ -16,8 +15,7 @@ versions, and decides which files an answer has; an executor that is slow, dead 
 narrowing, never a row (decision 0163).
 
     coordinator        knows which executor holds which shard, and asks all at once
-    assignment         which executor holds which shard
-    shards             which shard a segment belongs to
+    shards             which shard a segment belongs to, and which executor holds which shard
     executor           narrows files of its shards
     executor_messages  what coordinator and executors say to each other
     registration       how executors come and go: those that live, and how they are reached

@@ -39,8 +39,8 @@ from tandem.index.library import (
     require_table,
 )
 from tandem.index.narrowing import GROUPS
-from tandem.index.server.config import PORT
 from tandem.index.server.messages import (
+    PORT,
     BoundsAnswer,
     BoundsQuestion,
     CountAnswer,

@@ -23,7 +23,6 @@ import structlog
 from tandem.distinct import IntArray
 from tandem.errors import StorageError, TandemError, Unreachable
 from tandem.index.narrowing import GroupMatches, Narrower, open_files, together
-from tandem.index.server.assignment import Executor, Shard
 from tandem.index.server.calls import Background
 from tandem.index.server.executor import ExecutorService
 from tandem.index.server.executor_messages import (
@@ -37,7 +36,7 @@ from tandem.index.server.executor_messages import (
 )
 from tandem.index.server.messages import MAX_ITEMS, VersionOf
 from tandem.index.server.registration import LEFT_OUT_S, ReachedExecutor, Registry
-from tandem.index.server.shards import SHARD_SIZE, TableShards
+from tandem.index.server.shards import SHARD_SIZE, Executor, Shard, TableShards
 from tandem.index.window import Chosen, Head, View
 from tandem.statements.tree import Expr
 

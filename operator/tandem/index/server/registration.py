@@ -27,7 +27,6 @@ import structlog
 from pydantic import ValidationError
 
 from tandem.errors import InvalidSpec, TandemError
-from tandem.index.server.assignment import Executor, Shard, ShardMapping
 from tandem.index.server.calls import Answer, AnswerFiles, no_such_call, parsed
 from tandem.index.server.executor import ExecutorService, MakeFacts, ShardName
 from tandem.index.server.executor_messages import (
@@ -46,6 +45,7 @@ from tandem.index.server.executor_messages import (
     body,
 )
 from tandem.index.server.messages import one, whole
+from tandem.index.server.shards import Executor, Shard, ShardMapping
 from tandem.index.server.transport import Connection, FlightServer, Tls
 from tandem.storage.store import Store
 

@@ -7,7 +7,7 @@ what is the tenant's.
     services    what the operator does of what a child asks for
     link        messages between the two, as lines of JSON
     ports       what a child has of the operator: API server, locks, slots, Spark jobs, metrics
-    start       what a child is begun with
+    start       what a child is begun with, and how much memory it may have
     child       the child: its bounds, its environment, its controllers
     template    what children have imported before they are forked
 """

@@ -21,8 +21,7 @@ from tandem.jobs.runner import JobRequest, JobStatus
 from tandem.kube.children.link import Link, LinkEnded
 from tandem.kube.client.api import Api, Unavailable
 from tandem.kube.client.resources import Body
-from tandem.kube.metrics.collectors import Instrument, Metrics
-from tandem.kube.metrics.families import Family
+from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.runtime.slots import Lane
 from tandem.locks import codec
 from tandem.locks.rules import (
@@ -316,10 +315,10 @@ class LinkedMetrics(Metrics):
 
     def __init__(self) -> None:
         self.recorded: list[tuple[str, str, float, tuple[str, ...]]] = []
-        super().__init__()
 
-    def _made(self, family: Family) -> Instrument:
-        return _LinkedInstrument(family, self.recorded)
+    def _record(self, family: str, how: str, value: float, labels: tuple[object, ...]) -> None:
+        # Appended by any thread; only the loop's own takes from the front.
+        self.recorded.append((family, how, value, tuple(map(str, labels))))
 
     async def pass_on(self, link: Link) -> None:
         """Say what was recorded, until cancelled."""
@@ -332,31 +331,3 @@ class LinkedMetrics(Metrics):
         if found:
             del self.recorded[: len(found)]
             link.notify("metrics", found)
-
-
-class _LinkedInstrument(Instrument):
-    def __init__(
-        self, family: Family, recorded: list[tuple[str, str, float, tuple[str, ...]]]
-    ) -> None:
-        self._name = family.name
-        self._recorded = recorded
-
-    def add(self, amount: float, *labels: object) -> None:
-        if amount:
-            self._record("add", amount, labels)
-
-    def count(self, *labels: object) -> None:
-        self._record("add", 1, labels)
-
-    def observe(self, value: float, *labels: object) -> None:
-        self._record("observe", value, labels)
-
-    def set(self, value: float, *labels: object) -> None:
-        self._record("set", value, labels)
-
-    def prepare(self, *labels: object) -> None:
-        """The operator has done so."""
-
-    def _record(self, how: str, value: float, labels: tuple[object, ...]) -> None:
-        # Appended by any thread; only the loop's own takes from the front.
-        self._recorded.append((self._name, how, value, tuple(map(str, labels))))

@@ -44,6 +44,7 @@ from tandem.kube.client.resources import (
     spec_of,
     uid_of,
 )
+from tandem.kube.metrics import families
 from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.runtime.controller_tasks import StopReason, StopSignal
 from tandem.kube.runtime.leader import LockMembers
@@ -375,7 +376,7 @@ class ChildProcesses:
         child = ChildProcess(key, process, services, at_work, folder)
         services.on_harmed = lambda: self._retire(child)
         _keep(self._serving, self._serve(child, members), "serve")
-        context.metrics.child_processes_started.count()
+        context.metrics.count(families.CHILD_PROCESSES_STARTED)
         self._children[key] = child
         cache = context.resource_cache
         for uid in [each.uid for each in cache.all() if each.namespace == key.namespace]:
@@ -406,7 +407,7 @@ class ChildProcesses:
         services = child.services
         self._unsuited |= services.unsuited | services.at_work
         if services.at_work:
-            self._context.metrics.small_jobs_lost.add(len(services.at_work))
+            self._context.metrics.add(families.SMALL_JOBS_LOST, len(services.at_work))
         if self._children.get(child.key) is child:
             del self._children[child.key]
         self._retired.discard(child)
@@ -415,7 +416,7 @@ class ChildProcesses:
         if not child.runs:
             _log.info("a child process has ended", namespace=child.key.namespace, how=child.end)
             return
-        self._context.metrics.child_processes_lost.count()
+        self._context.metrics.count(families.CHILD_PROCESSES_LOST)
         self._died(child.key, time.monotonic() - child.begun_s)
         if not child.killed_for_pod:
             self._ended_on.update(worked_on)

@@ -13,6 +13,7 @@ from typing import Final
 
 from tandem.kube.runtime.context import OperatorSettings
 from tandem.kube.runtime.tenants import SmallJobRules, Tenant
+from tandem.spark.runtime.session import memory_here
 
 LEAST_MEMORY: Final = 256 << 20
 """The least bound under which a child does anything: it begins with two thirds of it."""
@@ -55,3 +56,19 @@ def start(own: socket.socket, settings: ChildSettings, environ: Mapping[str, str
     """The first call in a child. The rest is given by its name, and there already: by the template,
     and never by the operator, which has this function to refer to."""
     import_module("tandem.kube.children.child").main(own, settings, environ)
+
+
+_OF_POD: Final = 2
+"""Half of a pod's memory: the operator itself, and its other children, share the rest."""
+_OF_MACHINE: Final = 4
+
+
+def default_table_memory(root: Path = Path("/"), machine: int | None = None) -> int:
+    """Bytes: half of the pod's limit, or a quarter of the machine's memory without one.
+
+    Args:
+        root: where the file system begins, for tests.
+        machine: its memory in bytes; None for that of this machine.
+    """
+    memory, limited = memory_here(root, machine)
+    return memory // (_OF_POD if limited else _OF_MACHINE)

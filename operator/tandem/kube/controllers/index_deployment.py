@@ -20,7 +20,7 @@ from typing import Any, Final
 import structlog
 
 from tandem.errors import AccessDenied, InvalidSpec
-from tandem.index.server.config import (
+from tandem.index.server.messages import (
     PORT,
     SECRETS_FOLDER,
     AccessConfig,

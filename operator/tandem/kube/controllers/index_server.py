@@ -54,9 +54,9 @@ from tandem.kube.controllers.index_status import (
 )
 from tandem.kube.controllers.spark_jobs import ApplicationCache
 from tandem.kube.controllers.status_writer import status_writer
+from tandem.kube.metrics import families
 from tandem.kube.runtime.context import IndexServerFacts, OperatorContext
-from tandem.kube.runtime.controller_tasks import StopSignal
-from tandem.kube.runtime.log_context import LogContext, bound_log_context
+from tandem.kube.runtime.controller_tasks import LogContext, StopSignal, bound_log_context
 from tandem.kube.tables.location_policy import LocationPolicy
 from tandem.spark.application.port import ApplicationBuilder
 from tandem.spec.common import ENDPOINT_ANNOTATION
@@ -304,7 +304,7 @@ class IndexServerController:
             self._report(State(False, Reason.CLUSTER_UNAVAILABLE, str(error)))
         except Exception as error:  # noqa: BLE001 - a bug, which no other process would report
             self._again_s = _RETRY_S
-            self._context.metrics.internal_errors.count("index")
+            self._context.metrics.count(families.INTERNAL_ERRORS, "index")
             _log.error("a bug: please report it", at=traceback_of(error))
             message = f"{type(error).__name__}, see the operator's log; it will be retried"
             self._report(State(False, Reason.INTERNAL_ERROR, message))

@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from tandem.errors import InvalidSpec, Reason, TandemError
-from tandem.index.server.config import MAX_TABLES, TableConfig
-from tandem.index.server.messages import CacheAnswer, HeldShard, HeldTable
+from tandem.index.server.messages import MAX_TABLES, CacheAnswer, HeldShard, HeldTable, TableConfig
 from tandem.kube.client.resources import Body, is_deleting, status_of
 from tandem.kube.tables.location_policy import LocationPolicy
 from tandem.kube.tables.status import LASTING

@@ -34,9 +34,14 @@ from tandem.kube.client.resources import (
 from tandem.kube.controllers.preconditions import table_for_cleaning, waiting_reason
 from tandem.kube.controllers.reporting import BEGUN, InstrumentedInterceptor, Reporter
 from tandem.kube.controllers.session_loop import SessionLoop, Signals
+from tandem.kube.metrics import families
 from tandem.kube.runtime.context import OperatorContext
-from tandem.kube.runtime.controller_tasks import StopReason, StopSignal
-from tandem.kube.runtime.log_context import LogContext, bound_log_context
+from tandem.kube.runtime.controller_tasks import (
+    LogContext,
+    StopReason,
+    StopSignal,
+    bound_log_context,
+)
 from tandem.kube.runtime.slots import Lane
 from tandem.operations.execute import ExecutionOptions, finish, open_session
 from tandem.operations.machine.events import StopRequest
@@ -312,7 +317,7 @@ class OperationController:
         except TandemError as error:
             return self._reporter.changed(Phase.FAILED, error.reason, str(error))
         except Exception as error:  # noqa: BLE001 - a bug, which no other process would report
-            self._context.metrics.internal_errors.count("operation")
+            self._context.metrics.count(families.INTERNAL_ERRORS, "operation")
             _log.error("a bug: please report it", resource=resource.id, at=traceback_of(error))
             if not self._deleted:
                 message = f"{type(error).__name__}, see the operator's log; it will be retried"

@@ -25,9 +25,10 @@ from tandem.kube.client.resources import (
     version_of,
 )
 from tandem.kube.controllers.status_writer import status_writer
+from tandem.kube.metrics import families
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.runtime.context import OperatorContext
-from tandem.kube.runtime.log_context import LogContext
+from tandem.kube.runtime.controller_tasks import LogContext
 from tandem.operations.attempt_files import job_name
 from tandem.operations.machine.events import (
     AttemptAdopted,
@@ -70,10 +71,10 @@ class InstrumentedInterceptor:
         try:
             event = self._interceptor(effect, call)
         except TandemError as error:
-            self._metrics.step_failures.count(error.reason)
+            self._metrics.count(families.STEP_FAILURES, error.reason)
             raise
         now = time.perf_counter()
-        self._metrics.step_duration.observe(now - begun, effect.point)
+        self._metrics.observe(families.STEP_DURATION, now - begun, effect.point)
         self._note(effect, event, now)
         return event
 
@@ -81,7 +82,7 @@ class InstrumentedInterceptor:
         metrics, kind = self._metrics, self._kind
         point = effect.point
         if isinstance(event, YieldRequired):
-            metrics.yields.count(kind, event.cause)
+            metrics.count(families.YIELDS, kind, event.cause)
             _log.info("yielded", to=event.by)
         if isinstance(event, StartRefused):
             self._has_job, self._job_since = False, None
@@ -95,10 +96,10 @@ class InstrumentedInterceptor:
             if isinstance(event, LocksWaiting):
                 self._waits_since = self._waits_since or now
             elif isinstance(event, LocksGranted):
-                metrics.lock_wait.observe(now - (self._waits_since or now), kind)
+                metrics.observe(families.LOCK_WAIT, now - (self._waits_since or now), kind)
                 self._waits_since = None
         elif point is Point.START_JOB:
-            metrics.jobs_started.count(kind)
+            metrics.count(families.JOBS_STARTED, kind)
             self._has_job, self._job_since = True, now
             job = job_name(self._log_context.operation, effect.attempt)
             _log.info("job started", job=job)
@@ -107,25 +108,25 @@ class InstrumentedInterceptor:
         elif point is Point.STOP_JOB:
             self._job_ended("Stopped")
         elif isinstance(event, CommitPut):
-            metrics.commits.count(kind)
+            metrics.count(families.COMMITS, kind)
             _log.info("committed", version=event.result.version)
         elif isinstance(event, CommitLost):
             if event.raced:
-                metrics.races_lost.count(kind)
+                metrics.count(families.RACES_LOST, kind)
         elif isinstance(event, AttemptAdopted):
-            metrics.adopted.count(kind)
+            metrics.count(families.ADOPTED, kind)
             self._has_job = event.awaited
             _log.info("adopted", awaits_job=event.awaited)
 
     def _job_answered(self, outcome: str, now: float) -> None:
         if self._job_since is not None:
-            self._metrics.job_duration.observe(now - self._job_since, self._kind, outcome)
+            self._metrics.observe(families.JOB_DURATION, now - self._job_since, self._kind, outcome)
             self._job_since = None
 
     def _job_ended(self, reason: str) -> None:
         if self._has_job:
             self._has_job = False
-            self._metrics.jobs_ended.count(self._kind, reason)
+            self._metrics.count(families.JOBS_ENDED, self._kind, reason)
 
 
 BEGUN = frozenset({Phase.PLANNED, Phase.LOCKED, Phase.RUNNING, Phase.RECONCILING})

@@ -29,9 +29,9 @@ from tandem.kube.client.resources import (
 from tandem.kube.controllers.missed_deletions import cancel_missed
 from tandem.kube.controllers.preconditions import new_table
 from tandem.kube.controllers.status_writer import status_writer
+from tandem.kube.metrics import families
 from tandem.kube.runtime.context import OperatorContext
-from tandem.kube.runtime.controller_tasks import StopSignal
-from tandem.kube.runtime.log_context import LogContext, bound_log_context
+from tandem.kube.runtime.controller_tasks import LogContext, StopSignal, bound_log_context
 from tandem.kube.tables.context import TableContext
 from tandem.kube.tables.status import compose, remembered_since
 from tandem.operations.clean import CleaningOptions, CleaningResult, rules_for
@@ -154,7 +154,7 @@ class CleaningController:
             self._tell(CleaningResult((), problem=str(error)), now_ms)
         except Exception as error:  # noqa: BLE001 - a bug, which no other process would report
             self._failures += 1
-            context.metrics.internal_errors.count("table")
+            context.metrics.count(families.INTERNAL_ERRORS, "table")
             _log.error("a bug: please report it", table=table.display, at=traceback_of(error))
         else:
             self._failures = 0
@@ -178,8 +178,8 @@ class CleaningController:
             post(self._body(), EventReason.NOT_CLEANED, cleaned.problem, warning=True)
             _log.warning("not cleaned", table=self._display, problem=cleaned.problem)
         self._problem = cleaned.problem
-        self._context.metrics.cleaned_files.add(files)
-        self._context.metrics.cleaned_bytes.add(size)
+        self._context.metrics.add(families.CLEANED_FILES, files)
+        self._context.metrics.add(families.CLEANED_BYTES, size)
         if files or cleaned.abandoned or cleaned.rolled_back:
             dead, void = len(cleaned.abandoned), len(cleaned.rolled_back)
             message = f"removed {files} files, {size} bytes"
@@ -374,7 +374,7 @@ class TableController:
         try:
             settled = await cancel_missed(self._context, self._table, *self._key[1:], self._ran)
         except Exception as error:  # noqa: BLE001 - a bug, which no other process would report
-            self._context.metrics.internal_errors.count("table")
+            self._context.metrics.count(families.INTERNAL_ERRORS, "table")
             _log.error("a bug: please report it", table=self._key[2], at=traceback_of(error))
             return
         if settled:

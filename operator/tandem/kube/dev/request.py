@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from tandem.errors import InvalidSpec
-from tandem.index.server.config import LISTEN_VARIABLE, SECRETS_VARIABLE, read
+from tandem.index.server.messages import LISTEN_VARIABLE, SECRETS_VARIABLE, read
 from tandem.jobs.formats import APPS, INDEX_SERVER_APP
 from tandem.jobs.runner import JobRequest
 from tandem.json_types import Json

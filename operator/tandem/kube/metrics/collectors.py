@@ -24,7 +24,7 @@ from prometheus_client.registry import Collector
 from tandem import __version__
 from tandem.errors import LocksUnavailable
 from tandem.kube.metrics import families as families
-from tandem.kube.metrics.families import Family, MetricLabel
+from tandem.kube.metrics.families import Family
 from tandem.locks.rules import CommitLease, Granted, LockEntry, LockRequest, LockResources, Waiting
 from tandem.locks.store import LockStore
 from tandem.spec.common import OPERATIONS
@@ -37,160 +37,107 @@ _CLASSES: dict[str, type[Counter | Gauge | Histogram]] = {
     "gauge": Gauge,
     "histogram": Histogram,
 }
-
-
-class Instrument:
-    """The counter, gauge or histogram of one family. Thread-safe."""
-
-    def __init__(self, family: Family, registry: CollectorRegistry) -> None:
-        options: dict[str, Any] = {"registry": registry}
-        if family.type == "histogram":
-            options["buckets"] = family.buckets
-        self._labels: tuple[MetricLabel, ...] = family.labels
-        names = [label.name for label in family.labels]
-        self._made = _CLASSES[family.type](family.name, family.meaning, names, **options)
-        self._known: dict[tuple[object, ...], Any] = {}
-
-    def _child(self, values: tuple[object, ...]) -> Any:
-        child = self._known.get(values)
-        if child is None:
-            child = self._made
-            if values:
-                pairs = zip(self._labels, values, strict=True)
-                child = child.labels(*(label.of(value) for label, value in pairs))
-            if len(self._known) < 10_000:  # values from outside are unbounded
-                self._known[values] = child
-        return child
-
-    def add(self, amount: float, *labels: object) -> None:
-        if amount:
-            self._child(labels).inc(amount)
-
-    def count(self, *labels: object) -> None:
-        self._child(labels).inc()
-
-    def observe(self, value: float, *labels: object) -> None:
-        self._child(labels).observe(value)
-
-    def set(self, value: float, *labels: object) -> None:
-        self._child(labels).set(value)
-
-    def prepare(self, *labels: object) -> None:
-        """Create the series, at zero."""
-        self._child(labels)
+_METHODS = {"add": "inc", "observe": "observe", "set": "set"}
 
 
 class Metrics:
-    """All instruments of one operator."""
+    """All metrics of one operator. Thread-safe. The values of labels are given in their order."""
 
     def __init__(self) -> None:
-        self._instruments: dict[str, Instrument] = {}
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        build = Gauge(
-            families.BUILD.name,
-            families.BUILD.meaning,
-            [label.name for label in families.BUILD.labels],
-            registry=self.registry,
-        )
-        build.labels(__version__, platform.python_version()).set(1)
-        self.loop_lag = self._new(families.LOOP_LAG)
-        self.internal_errors = self._new(families.INTERNAL_ERRORS)
-        self.ended_total = self._new(families.ENDED_TOTAL)
-        self.duration = self._new(families.DURATION)
-        self.adopted = self._new(families.ADOPTED)
-        self.step_failures = self._new(families.STEP_FAILURES)
-        self.step_duration = self._new(families.STEP_DURATION)
-        self.lock_wait = self._new(families.LOCK_WAIT)
-        self.lock_requests = self._new(families.LOCK_REQUESTS)
-        self.lock_latency = self._new(families.LOCK_LATENCY)
-        self.lock_store_up = self._new(families.LOCK_STORE_UP)
-        self.commits = self._new(families.COMMITS)
-        self.races_lost = self._new(families.RACES_LOST)
-        self.yields = self._new(families.YIELDS)
-        self.rounds = self._new(families.ROUNDS)
-        self.commits_seen = self._new(families.COMMITS_SEEN)
-        self.replayed = self._new(families.REPLAYED)
-        self.masked = self._new(families.MASKED)
-        self.evaluated = self._new(families.EVALUATED)
-        self.bins_contended = self._new(families.BINS_CONTENDED)
-        self.late_rows_kept = self._new(families.LATE_ROWS_KEPT)
-        self.files_added = self._new(families.FILES_ADDED)
-        self.files_removed = self._new(families.FILES_REMOVED)
-        self.bytes_added = self._new(families.BYTES_ADDED)
-        self.bytes_removed = self._new(families.BYTES_REMOVED)
-        self.jobs_started = self._new(families.JOBS_STARTED)
-        self.jobs_ended = self._new(families.JOBS_ENDED)
-        self.job_duration = self._new(families.JOB_DURATION)
-        self.child_processes_started = self._new(families.CHILD_PROCESSES_STARTED)
-        self.child_processes_lost = self._new(families.CHILD_PROCESSES_LOST)
-        self.small_jobs_lost = self._new(families.SMALL_JOBS_LOST)
-        self.cleaned_files = self._new(families.CLEANED_FILES)
-        self.cleaned_bytes = self._new(families.CLEANED_BYTES)
-        self.api_requests = self._new(families.API_REQUESTS)
-        self.api_latency = self._new(families.API_LATENCY)
-        self._prepare()
+        self._instrument(families.BUILD).labels(__version__, platform.python_version()).inc()
+        self._made = {
+            each.name: (each, self._instrument(each))
+            for each in families.FAMILIES
+            if each not in families.LOOKED_UP and each is not families.BUILD
+        }
+        self._series: dict[tuple[str, tuple[object, ...]], Any] = {}
+        # The series that alerts use with `increase` exist before their first increment.
+        for where in families.WHERE.values:
+            self._child(families.INTERNAL_ERRORS.name, (where,))
+        for reason in families.BAD_ENDS:
+            self._child(families.STEP_FAILURES.name, (reason,))
+            for kind in OPERATIONS:
+                self._child(families.ENDED_TOTAL.name, (kind, Phase.FAILED, reason))
+                self._child(families.JOBS_ENDED.name, (kind, reason))
 
-    def _new(self, family: Family) -> Instrument:
-        made = self._instruments[family.name] = self._made(family)
-        return made
+    def _instrument(self, family: Family) -> Any:
+        options: dict[str, Any] = {"registry": self.registry}
+        if family.type == "histogram":
+            options["buckets"] = family.buckets
+        names = [label.name for label in family.labels]
+        return _CLASSES[family.type](family.name, family.meaning, names, **options)
 
-    def _made(self, family: Family) -> Instrument:
-        return Instrument(family, self.registry)
+    def _child(self, name: str, values: tuple[object, ...]) -> Any:
+        """The series of these labels, made at zero."""
+        child = self._series.get((name, values))
+        if child is None:
+            family, child = self._made[name]
+            if values:
+                pairs = zip(family.labels, values, strict=True)
+                child = child.labels(*(label.of(value) for label, value in pairs))
+            if len(self._series) < 10_000:  # values from outside are unbounded
+                self._series[name, values] = child
+        return child
+
+    def count(self, family: Family, *labels: object) -> None:
+        self._record(family.name, "add", 1, labels)
+
+    def add(self, family: Family, amount: float, *labels: object) -> None:
+        if amount:
+            self._record(family.name, "add", amount, labels)
+
+    def observe(self, family: Family, value: float, *labels: object) -> None:
+        self._record(family.name, "observe", value, labels)
+
+    def set(self, family: Family, value: float, *labels: object) -> None:
+        self._record(family.name, "set", value, labels)
+
+    def _record(self, family: str, how: str, value: float, labels: tuple[object, ...]) -> None:
+        getattr(self._child(family, labels), _METHODS[how])(value)
 
     def record(self, family: str, how: str, value: float, labels: Sequence[str]) -> None:
-        """Record what another process has: `how` is the name of the instrument's method. Raises:
-        LookupError, ValueError for what is no such record."""
+        """Record what another process has: `how` is `add`, `observe` or `set`. Raises: LookupError,
+        ValueError for what is no such record."""
         if not isfinite(value):
             raise ValueError("no number that can be counted")
-        instrument = self._instruments[family]
-        methods = {"add": instrument.add, "observe": instrument.observe, "set": instrument.set}
-        methods[how](float(value), *labels)
+        self._record(family, how, float(value), tuple(labels))
 
-    def _prepare(self) -> None:
-        """Create the series that alerts use with `increase` before their first increment."""
-        for where in families.WHERE.values:
-            self.internal_errors.prepare(where)
-        for reason in families.BAD_ENDS:
-            self.step_failures.prepare(reason)
-            for kind in OPERATIONS:
-                self.ended_total.prepare(kind, Phase.FAILED, reason)
-                self.jobs_ended.prepare(kind, reason)
-
-    def add(self, collector: Collector) -> None:
+    def register(self, collector: Collector) -> None:
         """Have it collected at every scrape, in the event loop."""
         self.registry.register(collector)
 
     def operation_ended(self, kind: str, status: OperationStatus, seconds: float | None) -> None:
         """Record the end of an operation. `seconds`: since its start, None if not known."""
-        self.ended_total.count(kind, status.phase, status.conditions[0].reason)
+        self.count(families.ENDED_TOTAL, kind, status.phase, status.conditions[0].reason)
         if seconds is not None:
-            self.duration.observe(seconds, kind, status.phase)
+            self.observe(families.DURATION, seconds, kind, status.phase)
         result = status.result
         if result is None or status.phase is not Phase.SUCCEEDED:
             return
-        self.files_added.add(result.files_added or 0, kind)
-        self.files_removed.add(result.files_removed or 0, kind)
-        self.bytes_added.add(result.bytes_added or 0, kind)
-        self.bytes_removed.add(result.bytes_removed or 0, kind)
+        self.add(families.FILES_ADDED, result.files_added or 0, kind)
+        self.add(families.FILES_REMOVED, result.files_removed or 0, kind)
+        self.add(families.BYTES_ADDED, result.bytes_added or 0, kind)
+        self.add(families.BYTES_REMOVED, result.bytes_removed or 0, kind)
         if result.replaced is not None:
-            self.late_rows_kept.add(result.replaced.late or 0)
+            self.add(families.LATE_ROWS_KEPT, result.replaced.late or 0)
         reconciled = result.reconciled
         if reconciled is None:
             return
         if reconciled.rounds:
-            self.rounds.observe(reconciled.rounds, kind)
-        self.commits_seen.add(reconciled.commits_seen, kind)
-        self.replayed.add(reconciled.deletes_remapped, kind)
-        self.masked.add(reconciled.rows_masked, kind)
-        self.evaluated.add(reconciled.rows_evaluated, kind)
-        self.bins_contended.add(reconciled.bins_contended or 0, kind)
+            self.observe(families.ROUNDS, reconciled.rounds, kind)
+        self.add(families.COMMITS_SEEN, reconciled.commits_seen, kind)
+        self.add(families.REPLAYED, reconciled.deletes_remapped, kind)
+        self.add(families.MASKED, reconciled.rows_masked, kind)
+        self.add(families.EVALUATED, reconciled.rows_evaluated, kind)
+        self.add(families.BINS_CONTENDED, reconciled.bins_contended or 0, kind)
 
     def api_call(self, method: str, url: str, code: int, seconds: float) -> None:
         """Record one try of a call; `code` is 0 if there was no response."""
         verb, resource = verb_and_resource(method, url)
-        self.api_requests.count(verb, resource, code or "Unreachable")
-        self.api_latency.observe(seconds, verb)
+        self.count(families.API_REQUESTS, verb, resource, code or "Unreachable")
+        self.observe(families.API_LATENCY, seconds, verb)
 
     async def watch_loop(self) -> None:
         """Record the lag of the event loop, until cancelled."""
@@ -198,7 +145,7 @@ class Metrics:
         while True:
             due = loop.time() + _LAG_S
             await asyncio.sleep(_LAG_S)
-            self.loop_lag.observe(max(0.0, loop.time() - due))
+            self.observe(families.LOOP_LAG, max(0.0, loop.time() - due))
 
     async def exposition(self) -> bytes:
         """The response to a scrape. Values are collected in the loop, and formatted in a
@@ -260,10 +207,10 @@ class MeasuredLocks:
             outcome = "Unavailable"
             raise
         finally:
-            metrics.lock_requests.count(request, outcome)
-            metrics.lock_latency.observe(time.perf_counter() - begun, request)
+            metrics.count(families.LOCK_REQUESTS, request, outcome)
+            metrics.observe(families.LOCK_LATENCY, time.perf_counter() - begun, request)
             if outcome == "Unavailable" or request in _ASKED:
-                metrics.lock_store_up.set(outcome != "Unavailable")
+                metrics.set(families.LOCK_STORE_UP, outcome != "Unavailable")
 
     def acquire(self, request: LockRequest) -> Granted | Waiting:
         return self._call("acquire", lambda: self._inner.acquire(request))

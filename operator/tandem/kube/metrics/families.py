@@ -358,6 +358,11 @@ FAMILIES: Final[tuple[Family, ...]] = tuple(
 )
 """All of them, in the order above."""
 
+LOOKED_UP: Final = frozenset(
+    family for family in FAMILIES if family.type == "gauge" and family not in (BUILD, LOCK_STORE_UP)
+)
+"""Those that are computed at each scrape (`tandem.kube.state_metrics`); the others are recorded."""
+
 
 def bound(tables: int) -> int:
     """The most series of all families together."""

@@ -28,13 +28,14 @@ from tandem.errors import (
 )
 from tandem.kube.client.api import Api, ApiError, Forbidden, NotFound, ResourcePath
 from tandem.kube.client.events import traceback_of
+from tandem.kube.metrics import families
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.tables import status
 from tandem.kube.tables.location_policy import LocationPolicy
 from tandem.locks.rules import LockEntry
 from tandem.locks.store import LockStore
 from tandem.mergelog.log_table import MergeLog
-from tandem.mergelog.usage import LogReader
+from tandem.mergelog.upkeep import LogReader
 from tandem.mergelog.versions import LogFacts
 from tandem.operations import adopt as tables
 from tandem.operations.auto_compaction import TableMemory
@@ -274,7 +275,7 @@ class TableContext:
                 )
             return
         except Exception as error:  # noqa: BLE001 - a bug, which no other process would report
-            self._dependencies.metrics.internal_errors.count("table")
+            self._dependencies.metrics.count(families.INTERNAL_ERRORS, "table")
             _log.error(
                 "a bug: please report it",
                 namespace=resource.namespace,

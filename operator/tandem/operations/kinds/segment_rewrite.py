@@ -21,7 +21,7 @@ from tandem.operations.kinds.rewrite import RewriteKind, locks_described, past_s
 from tandem.operations.kinds.time_column import time_of_locks, times_of
 from tandem.operations.model import CommitContent, Planned, Work
 from tandem.planning.layout import checked_columns
-from tandem.planning.segment_rewrite import (
+from tandem.planning.major import (
     SegmentRewritePlan,
     SegmentRewriteRequest,
     plan_segment_rewrite,

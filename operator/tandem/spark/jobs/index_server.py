@@ -43,7 +43,9 @@ from tandem.index.server.access import (
     Unchecked,
 )
 from tandem.index.server.calls import AnswerFiles, Background
-from tandem.index.server.config import (
+from tandem.index.server.coordinator import Coordinator
+from tandem.index.server.executor import ExecutorService, MakeFacts
+from tandem.index.server.messages import (
     LISTEN_VARIABLE,
     PORT,
     SECRETS_FOLDER,
@@ -53,8 +55,6 @@ from tandem.index.server.config import (
     TableConfig,
     read,
 )
-from tandem.index.server.coordinator import Coordinator
-from tandem.index.server.executor import ExecutorService, MakeFacts
 from tandem.index.server.registration import (
     RegistryService,
     SlotSettings,
