@@ -78,9 +78,9 @@ def merge(lake: Lake, updated: range, inserted: range) -> None:
              "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *")  # fmt: skip
 
 
-def in_files(lake: Lake) -> Ids:
+def in_files(lake: Lake, version: int | None = None) -> Ids:
     """The ids and versions as the protocol defines them."""
-    snapshot = lake.log.snapshot()
+    snapshot = lake.log.snapshot(version)
     columns = [
         snapshot.configuration[f"delta.rowTracking.materializedRow{name}ColumnName"]
         for name in COLUMNS
