@@ -51,7 +51,7 @@ _WRITES = _NEW_FILES | _STATEMENTS
 _MOVES = frozenset(
     {OperationKind.COMPACTION, OperationKind.UPDATE, OperationKind.DELETE, OperationKind.MERGE}
 )
-"""Operations that write rows of the table to other files; a delete without deletion vectors does."""
+"""Operations that write rows of the table to other files: a delete, if it has no vectors."""
 OF_LOG = frozenset({OperationKind.LOG_COMPACTION, OperationKind.LOG_APPEND})
 """Operations on the logs of merge-on-read tables."""
 _ALL = _WRITES | _READ | OF_LOG
