@@ -5,8 +5,9 @@ of Tandem alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+import shutil
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from support.jobs.quick_lake import QuickLake
-from support.lake.lake import Lake, QuickClock
+from support.lake.lake import INSERT_ALL, Lake, Lakes, QuickClock
 from support.lake.rows import rows
 from tables.test_compacted_row_ids import again, in_files, quick, with_all_kinds_of_ids
 from tables.test_row_tracking import Ids, check_log, ids
+from tandem.delta.log.codec import encode_action
 from tandem.locks.store import InProcessLocks
 from tandem.operations.machine.events import Point
 from tandem.operations.ports import Ports
+from tandem.operations.rounds import NoSmallRounds
+from tandem.operations.session import carry_out
 from tandem.spark.in_process import InProcessJobs
 from tandem.spark.jobs import merge, statement
 from tandem.spec.resources import Operation
@@ -83,6 +87,19 @@ STATEMENTS: Mapping[str, Statement] = {
     ),
     "merge": Statement(
         lambda lake: lake.merge(rows(range(5, 40))), lambda n, _: 5 <= n < 40, values=range(5, 40)
+    ),
+    "merge with clauses": Statement(
+        lambda lake: lake.merge(
+            rows(range(5, 40)),
+            whenMatched=[
+                {"where": "t.k = 1", "update": {"set": {"v": "s.v + 1"}}},
+                {"where": "t.k = 3", "update": {"set": {"v": "7", "k": "t.k"}}},
+            ],
+            whenNotMatchedBySource=[{"where": "t.k = 1", "update": {"set": {"v": "1"}}}],
+            **INSERT_ALL,
+        ),
+        lambda n, k: k == 1 or (k == 3 and 5 <= n < 40),
+        values=range(5, 40),
     ),
     "delete": Statement(lambda lake: lake.delete("k = 3"), lambda _, k: k == 3, deletes=True),
 }
@@ -162,6 +179,55 @@ def test_other_statements_meanwhile(tmp_path: Path, vectors: bool, what: str) ->
 
 
 @EACH
+@pytest.mark.parametrize("what", ["compaction", "update"])
+def test_rounds_of_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vectors: bool, what: str
+) -> None:
+    """It evaluates rows of later versions, and makes the edits."""
+    monkeypatch.setattr(carry_out, "MOST_HERE", 0)
+    for name, made in STATEMENTS.items():
+        lake = tracked(tmp_path / name, vectors=vectors)
+        ports = arrow_ports(small_rounds=NoSmallRounds)
+        check(lake, made, OURS[what], ports, in_files)
+
+
+@EACH
+def test_partitions_and_mapped_columns(
+    spark: SparkSession, tmp_path: Path, templates: Path, vectors: bool
+) -> None:
+    """Rows that change to another partition are in a file of that one."""
+    lake = Lakes(spark, tmp_path, templates, spark_works=False).empty()
+    shutil.rmtree(lake.path)
+    lake.delta_spark.sql(
+        f"CREATE TABLE {lake.sql_name} (id BIGINT, k BIGINT, v BIGINT) USING delta "
+        "PARTITIONED BY (k) TBLPROPERTIES ('delta.enableRowTracking' = 'true', "
+        f"'delta.enableDeletionVectors' = '{vectors}', 'delta.columnMapping.mode' = 'name')"
+    )
+    for start in (0, 10, 20):
+        values = ", ".join(f"({n}, {n % 5}, 0)" for n in range(start, start + 10))
+        lake.sql(f"INSERT INTO TABLE VALUES {values}")
+    lake.sql("UPDATE TABLE SET v = 1 WHERE id IN (1, 4, 15)")
+    moves: Sequence[tuple[Operation, Callable[[int, int, int], bool], range]] = (
+        (lake.update("k = 1", k="k + 1"), lambda _n, k, _v: k == 1, range(0)),
+        (lake.update("id < 20", k="id % 2", v="v + 1"), lambda n, _k, _v: n < 20, range(0)),
+        (lake.update("v = 2", k="k"), lambda _n, _k, v: v == 2, range(0)),
+        (
+            lake.merge(tuple((n, n % 3, 5) for n in range(12, 34))),
+            lambda n, _k, _v: n >= 12,
+            range(30, 34),
+        ),
+    )
+    for number, (operation, hits, new) in enumerate(moves):
+        held = lake.hold(operation, Point.PUT_COMMIT, ports=arrow_ports())
+        lake.sql(f"DELETE FROM TABLE WHERE id = {number + 5}")
+        before, there = ids(lake), lake.by_spark()
+        held.succeed()
+        updated = {row[0] for row in there if hits(*row)}
+        assert updated
+        assert_ids(ids(lake), before, lake.version, updated=updated, inserted=new)
+
+
+@EACH
 @pytest.mark.parametrize("changed", ["baseRowId", "defaultRowCommitVersion"])
 def test_ids_that_change_meanwhile(tmp_path: Path, vectors: bool, changed: str) -> None:
     """By a backfill, say: rows that are read again have the new ones."""
@@ -169,3 +235,18 @@ def test_ids_that_change_meanwhile(tmp_path: Path, vectors: bool, changed: str) 
     by = {"baseRowId": 100, "defaultRowCommitVersion": -1}[changed]
     for made in STATEMENTS.values():
         check(lake, made, lambda lake: again(lake, **{changed: by}), None, in_files)
+
+
+@EACH
+def test_ids_of_rows_of_a_small_round_change(tmp_path: Path, vectors: bool) -> None:
+    lake = tracked(tmp_path, vectors=vectors)
+    update = lake.update("k = 1", isolation="Serializable", v="v + 1000")
+    held = lake.hold(update, Point.PUT_COMMIT)
+    lake.do(lake.ingest(rows(range(50, 60))))
+    held.go_on(Point.PUT_COMMIT)
+    [add] = lake.commit().adds
+    lake.log_raw(encode_action(replace(add, extra={**add.extra, "baseRowId": 1_000})))
+    before = in_files(lake)
+    held.succeed()
+    updated = {n for n in before if n % 5 == 1}
+    assert_ids(in_files(lake), before, lake.version, updated=updated)

@@ -276,7 +276,7 @@ class RowLevelKind(ABC, Generic[S]):
         run = self._run
         assert run is not None
         latest = run.history.remember(snapshot)
-        if job.table.row_ids and have_other_ids(latest, _inputs(work)):
+        if job.table.row_ids and have_other_ids(latest, _inputs(work, run)):
             return Decision(Verdict.REPLAN, OTHER_IDS)
         rounds = self._rounds(run)
         outcome = rounds.without_job(work, latest) or rounds.with_job(latest)
@@ -311,8 +311,9 @@ class RowLevelKind(ABC, Generic[S]):
         return replace(change, most_lost_edits=self._resource.spec.conflict.max_attempts)
 
 
-def _inputs(work: Work) -> Iterator[InputFile]:
+def _inputs(work: Work, run: StatementRun[S]) -> Iterator[InputFile]:
     """Of all rounds."""
+    yield from run.inputs
     yield from work.frozen[1].job.reads
     for request in work.requests.values():
         yield from request.inputs
