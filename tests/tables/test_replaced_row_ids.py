@@ -22,7 +22,7 @@ from support.lake import rows as model
 from support.lake.lake import DELETION_VECTORS, Lake, Lakes, reason
 from support.lake.rows import Rows
 from support.lake.timed import DAYS, SCHEMA, TimedLake, day, hours
-from tables.test_compacted_row_ids import again, in_files, quick, tracked
+from tables.test_compacted_row_ids import again, in_files, quick, with_all_kinds_of_ids
 from tables.test_row_tracking import MARK, Ids, alter, check_log, ids, insert
 from tables.test_statement_row_ids import assert_ids
 from tandem import mergelog
@@ -145,7 +145,7 @@ def test_rows_of_a_log_keep_the_ids_of_their_keys(
 ) -> None:
     for name, act in BESIDE.items():
         folder = tmp_path / name
-        lake = tracked(spark, folder, templates, vectors=vectors)
+        lake = with_all_kinds_of_ids(spark, folder, templates, vectors=vectors)
         since = lake.version
         append(lake, tuple((key, 7, 1) for key in KEYS), {14})
         held = lake.hold(lake.compaction("LogMerge"), Point.PUT_COMMIT)
