@@ -50,13 +50,15 @@ def zstd(spark: SparkSession, delta_spark: SparkSession) -> Iterator[SparkSessio
 def lake(
     request: pytest.FixtureRequest, zstd: SparkSession, tmp_path: Path, templates: Path
 ) -> Lake:
-    return tracked(zstd, tmp_path, templates, vectors=request.param)
+    return with_all_kinds_of_ids(zstd, tmp_path, templates, vectors=request.param)
 
 
-def tracked(spark: SparkSession, folder: Path, templates: Path, *, vectors: bool) -> Lake:
+def with_all_kinds_of_ids(
+    spark: SparkSession, folder: Path, templates: Path, *, vectors: bool, spark_works: bool = False
+) -> Lake:
     """Files with and without columns of row ids, some of whose values are NULL, and with deleted
     rows."""
-    lakes = Lakes(spark, folder, templates, spark_works=False)
+    lakes = Lakes(spark, folder, templates, spark_works=spark_works)
     lake = lakes.empty(properties=DELETION_VECTORS if vectors else {})
     template = templates / f"row-ids-{vectors}"
     if not template.exists():

@@ -121,8 +121,8 @@ class JobTable(Format):
     `allowed_prefixes` bound absolute paths. `bloom_filters` are the columns of which new files get
     filters, by logical names as the schema spells them, and the share of absent values that a
     filter takes for present. `row_ids` are the columns in which new files keep the ids and versions
-    of rows of the table, if the job writes such rows and the table tracks them. Neither is written
-    down if there is none: earlier drivers know no such field.
+    of the table's rows that they have, if there may be any and the table tracks them. Neither is
+    written down if there is none: earlier drivers know no such field.
     """
 
     location: str

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -210,6 +211,19 @@ def input_file(view: SnapshotView, path: str, wanted: BitMap64 | None) -> InputF
         base_row_id=add.extra.get(BASE_ROW_ID),
         row_commit_version=add.extra.get(ROW_COMMIT_VERSION),
     )
+
+
+OTHER_IDS: Final = "files have other row ids than those that were read"
+
+
+def have_other_ids(view: SnapshotView, inputs: Iterable[InputFile]) -> bool:
+    """Whether live files of inputs have other row ids than those that a job was given."""
+    for each in inputs:
+        add = view.add(each.logged_path)
+        ids = each.base_row_id, each.row_commit_version
+        if add and (add.extra.get(BASE_ROW_ID), add.extra.get(ROW_COMMIT_VERSION)) != ids:
+            return True
+    return False
 
 
 def matches_of(work: Work, result: JobResult) -> pa.Table:

@@ -78,6 +78,8 @@ class WantedEdit:
     def equals(self, other: WantedEdit) -> bool:
         return (
             self.drops == other.drops
+            and self.source.base_row_id == other.source.base_row_id
+            and self.source.row_commit_version == other.source.row_commit_version
             and len(self.new) == len(other.new)
             and all(a.equals(b) for a, b in zip(self.new, other.new, strict=True))
         )
