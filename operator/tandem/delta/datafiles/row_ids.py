@@ -72,12 +72,12 @@ def _schema_of(table: TableFormat) -> pa.Schema:
 
 
 def encoded_row_ids(rows: pa.Table, table: TableFormat, like: RowGroup) -> ChunkSource:
-    """The ids and versions of the rows of a row group, as columns after those of another one.
-    Raises: FooterInvalid."""
+    """The ids and versions of the rows of a row group, or one of both, as columns after those of
+    another one. Raises: FooterInvalid."""
     sink = io.BytesIO()
     with arrow_writer(
         sink,
-        _schema_of(table),
+        rows.schema,
         dictionary=[],
         row_ids=table.row_ids,
         compression=codec_of(table.configuration),
@@ -87,7 +87,8 @@ def encoded_row_ids(rows: pa.Table, table: TableFormat, like: RowGroup) -> Chunk
     source = cast(BinaryIO, pa.BufferReader(sink.getvalue()))
     footer = parse(read_footer(source), source.seek(0, 2))
     [encoded] = footer.groups
-    return ChunkSource(source, footer, dict(enumerate(encoded.chunks, len(like.chunks))), {})
+    numbers = (len(like.chunks) + table.row_ids.index(name) for name in rows.column_names)
+    return ChunkSource(source, footer, dict(zip(numbers, encoded.chunks, strict=True)), {})
 
 
 class RowIdColumns:
@@ -95,35 +96,41 @@ class RowIdColumns:
 
     Args:
         path: of the file, for the store.
-        in_file: whether it has these columns; else no byte of it is read.
+        origin: of ids that are not in the file; without it, they stay without.
+        in_file: whether it has these columns; else no byte of it is read, and there is an origin.
     """
 
     def __init__(
-        self, store: Store, path: str, table: TableFormat, origin: RowOrigin, *, in_file: bool
+        self,
+        store: Store,
+        path: str,
+        table: TableFormat,
+        origin: RowOrigin | None,
+        *,
+        in_file: bool,
     ) -> None:
         self._table, self._origin = table, origin
         self._schema = _schema_of(table)
-        self._position = 0
         self._reader = (
             DataFileReader(store, path, table, columns=table.row_ids, origin=origin)
             if in_file
             else None
         )
 
-    def of(self, number: int, group: RowGroup) -> ChunkSource:
-        """Of a row group, as columns after its own. Row groups are asked for in order. Raises:
-        FooterInvalid, StorageError."""
-        rows = self._rows(number, group.rows)
-        self._position += group.rows
+    def of(self, number: int, group: RowGroup, position: int) -> ChunkSource:
+        """Of a row group, which begins at this position of the file, as columns after its own.
+        Raises: FooterInvalid, StorageError."""
+        rows = self._rows(number, group.rows, position)
         if rows.num_rows != group.rows:
             raise FooterInvalid(f"{rows.num_rows} rows in row group {number}, not {group.rows}")
         return encoded_row_ids(rows, self._table, group)
 
-    def _rows(self, number: int, count: int) -> pa.Table:
+    def _rows(self, number: int, count: int, position: int) -> pa.Table:
         if self._reader is not None:
             batches = self._reader.batches(row_groups=range(number, number + 1))
             return pa.Table.from_batches(batches, self._schema)
-        ids = self._origin.ids(self._position, count)
+        assert self._origin is not None
+        ids = self._origin.ids(position, count)
         versions = pa.repeat(pa.scalar(self._origin.version, pa.int64()), count)
         return pa.table([ids, versions], self._schema)
 

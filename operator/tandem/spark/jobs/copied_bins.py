@@ -380,7 +380,9 @@ class BinFiles:
                 like = with_row_ids(own, self.table)
                 found = RowIdColumns(store, path, self.table, origin, in_file=own is not footer)
                 ids = opened.enter_context(found)
+            position = 0
             for number, group in enumerate(own.groups):
+                start, position = position, position + group.rows
                 if not group.rows:
                     continue
                 if self._open is None:
@@ -393,7 +395,7 @@ class BinFiles:
                     self._open.copy(source, own, group, summaries)
                 else:
                     columns = ChunkSource(source, own, dict(enumerate(group.chunks)), summaries)
-                    self._open.assemble(group.rows, [columns, ids.of(number, group)])
+                    self._open.assemble(group.rows, [columns, ids.of(number, group, start)])
                 if self._open.is_full or 0 < self.target <= self._open.size:
                     self._finish()
 
