@@ -432,13 +432,14 @@ class _Edit:
         columns = [n for n, field in enumerate(fields) if field.name in new]
         names = [*(fields[n].name for n in columns), *(name for name in self._ids if name in new)]
         parts: list[ChunkSource] = []
+        most = GROUP_BYTES + (_ID_BYTES if self._ids else 0)
         if names:
             reader = self._reader(names)
             batches, held = [], 0
             for batch in self._batches(reader, number, number):
                 batches.append(batch)
                 held += batch.nbytes
-                if held > GROUP_BYTES + _ID_BYTES:
+                if held > most:
                     return False
             decoded = sum(batch.num_rows for batch in batches)
             if decoded != group.rows:
