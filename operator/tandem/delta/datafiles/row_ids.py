@@ -16,15 +16,24 @@ import pyarrow as pa
 
 from tandem.delta.datafiles import thrift
 from tandem.delta.datafiles.copyable import CHILDREN, columns_of, is_leaf, written_by_us
-from tandem.delta.datafiles.footer import FileFooter, FooterInvalid, RowGroup, parse, read_footer
+from tandem.delta.datafiles.footer import (
+    MAGIC,
+    ColumnChunk,
+    FileFooter,
+    FooterInvalid,
+    RowGroup,
+    parse,
+    read_footer,
+)
 from tandem.delta.datafiles.joined_files import ChunkSource
+from tandem.delta.datafiles.progressions import Progression, chunk_of, optional_element
 from tandem.delta.datafiles.reader import DataFileReader, RowOrigin, TableFormat
 from tandem.delta.datafiles.writer import arrow_writer, codec_of
 from tandem.delta.schema import to_arrow_field
 from tandem.storage.store import Store
 
 MOST_ROWS: Final = 1 << 24
-"""Rows of a row group that is copied at most: their ids are in memory at once."""
+"""Rows of a row group that is copied at most if its file has ids: they are in memory at once."""
 T = TypeVar("T")
 
 
@@ -67,56 +76,102 @@ def with_row_ids(footer: FileFooter, table: TableFormat) -> FileFooter:
     return replace(footer, schema=schema, orders=thrift.list_bytes(orders))
 
 
+def _schema_of(table: TableFormat) -> pa.Schema:
+    return pa.schema([to_arrow_field(table.schema[name]) for name in table.row_ids])
+
+
+def encoded_row_ids(rows: pa.Table, table: TableFormat, like: RowGroup) -> ChunkSource:
+    """The ids and versions of the rows of a row group, as columns after those of another one.
+    Raises: FooterInvalid."""
+    sink = io.BytesIO()
+    with arrow_writer(
+        sink,
+        _schema_of(table),
+        dictionary=[],
+        row_ids=table.row_ids,
+        compression=codec_of(table.configuration),
+        write_page_index=any(chunk.offset_index is not None for chunk in like.chunks),
+    ) as writer:
+        writer.write_table(rows, row_group_size=rows.num_rows)
+    source = cast(BinaryIO, pa.BufferReader(sink.getvalue()))
+    footer = parse(read_footer(source), source.seek(0, 2))
+    [encoded] = footer.groups
+    return ChunkSource(source, footer, dict(enumerate(encoded.chunks, len(like.chunks))), {})
+
+
+def whole_columns(footer: FileFooter, number: int, table: TableFormat) -> list[ColumnChunk]:
+    """The columns of row ids of a row group if its file has both, as our writer writes them, and
+    without a NULL: nothing of them is to be filled, so that they can be copied as well. Else none.
+    Raises: ValueError, IndexError, KeyError."""
+    chunks = footer.groups[number].chunks
+    leaf, places = 0, dict[str, int]()
+    for name, elements in columns_of(footer.schema):
+        if name in table.row_ids and elements == (optional_element(name),):
+            places[name] = leaf
+        leaf += sum(is_leaf(each) for each in elements)
+    found = [chunks[places[name]] for name in table.row_ids if name in places]
+    return (
+        found if len(found) == len(table.row_ids) and not any(c.nulls != 0 for c in found) else []
+    )
+
+
 class RowIdColumns:
     """The ids and versions of the rows of a file, encoded by row group. Use as a context manager.
 
     Args:
         path: of the file, for the store.
-        in_file: whether it has these columns; else no byte of it is read.
+        in_file: the open file and its footer, if it has these columns; else no byte of it is read,
+            and no id is in memory.
     """
 
     def __init__(
-        self, store: Store, path: str, table: TableFormat, origin: RowOrigin, *, in_file: bool
+        self,
+        store: Store,
+        path: str,
+        table: TableFormat,
+        origin: RowOrigin,
+        *,
+        in_file: tuple[BinaryIO, FileFooter] | None,
     ) -> None:
-        self._table, self._origin = table, origin
-        fields = [to_arrow_field(table.schema[name]) for name in table.row_ids]
-        self._schema = pa.schema(fields)
+        self._store, self._path, self._table, self._origin = store, path, table, origin
+        self._in_file = in_file
         self._position = 0
-        self._reader = (
-            DataFileReader(store, path, table, columns=table.row_ids, origin=origin)
-            if in_file
-            else None
-        )
+        self._reader: DataFileReader | None = None
 
     def of(self, number: int, group: RowGroup) -> ChunkSource:
         """Of a row group, as columns after its own. Row groups are asked for in order. Raises:
         FooterInvalid, StorageError."""
-        rows = self._rows(number, group.rows)
-        self._position += group.rows
+        position, self._position = self._position, self._position + group.rows
+        if self._in_file is None:
+            return self._of_log(position, group)
+        source, footer = self._in_file
+        whole = whole_columns(footer, number, self._table)
+        if whole:
+            return ChunkSource(source, footer, dict(enumerate(whole, len(group.chunks))), {})
+        if self._reader is None:
+            names, origin = self._table.row_ids, self._origin
+            self._reader = DataFileReader(
+                self._store, self._path, self._table, columns=names, origin=origin
+            )
+        batches = self._reader.batches(row_groups=range(number, number + 1))
+        rows = pa.Table.from_batches(batches, _schema_of(self._table))
         if rows.num_rows != group.rows:
             raise FooterInvalid(f"{rows.num_rows} rows in row group {number}, not {group.rows}")
-        sink = io.BytesIO()
-        with arrow_writer(
-            sink,
-            self._schema,
-            dictionary=[],
-            row_ids=self._table.row_ids,
-            compression=codec_of(self._table.configuration),
-            write_page_index=any(chunk.offset_index is not None for chunk in group.chunks),
-        ) as writer:
-            writer.write_table(rows, row_group_size=rows.num_rows)
-        source = cast(BinaryIO, pa.BufferReader(sink.getvalue()))
-        footer = parse(read_footer(source), source.seek(0, 2))
-        [encoded] = footer.groups
-        return ChunkSource(source, footer, dict(enumerate(encoded.chunks, len(group.chunks))), {})
+        return encoded_row_ids(rows, self._table, group)
 
-    def _rows(self, number: int, count: int) -> pa.Table:
-        if self._reader is not None:
-            batches = self._reader.batches(row_groups=range(number, number + 1))
-            return pa.Table.from_batches(batches, self._schema)
-        ids = self._origin.ids(self._position, count)
-        versions = pa.repeat(pa.scalar(self._origin.version, pa.int64()), count)
-        return pa.table([ids, versions], self._schema)
+    def _of_log(self, position: int, group: RowGroup) -> ChunkSource:
+        ids = Progression(self._origin.base_id + position, 1, group.rows)
+        versions = Progression(self._origin.version, 0, group.rows)
+        indexed = any(chunk.offset_index is not None for chunk in group.chunks)
+        codec = codec_of(self._table.configuration)
+        data, chunks = MAGIC, list[ColumnChunk]()
+        for name, numbers in zip(self._table.row_ids, (ids, versions), strict=True):
+            chunk, more = chunk_of(name, numbers, len(data), codec, indexed=indexed)
+            chunks.append(chunk)
+            data += more
+        footer = FileFooter(len(data), 1, (), (), {}, b"", b"")
+        source = cast(BinaryIO, pa.BufferReader(data))
+        return ChunkSource(source, footer, dict(enumerate(chunks, len(group.chunks))), {})
 
     def __enter__(self) -> Self:
         return self
