@@ -56,6 +56,7 @@ NAMES = (
     "crowded",
     "distance",
     "partcopy",
+    "row_tracking",
     "bigsort",
 )
 

@@ -80,9 +80,9 @@ def merge(lake: Lake, updated: range, inserted: range) -> None:
              "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *")  # fmt: skip
 
 
-def in_files(lake: Lake) -> Ids:
-    """The ids and versions as the protocol defines them."""
-    snapshot = lake.log.snapshot()
+def in_files(lake: Lake, version: int | None = None) -> Ids:
+    """The ids and versions as the protocol defines them, of a version or the latest one."""
+    snapshot = lake.log.snapshot(version)
     columns = [
         snapshot.configuration[f"delta.rowTracking.materializedRow{name}ColumnName"]
         for name in COLUMNS

@@ -459,27 +459,20 @@ class _Edit:
         self, number: int, group: RowGroup, changed: Collection[str]
     ) -> list[ChunkSource]:
         """The columns of row ids of a row group that do not change."""
-        if all(name in changed for name in self._ids):
+        names = [name for name in self._ids if name not in changed]
+        if not names:
             return []
         if self._kept_ids is None:
-            editor, source = self._editor, self._found.source
-            self._kept_ids = self._open.enter_context(
-                RowIdColumns(
-                    source.store,
-                    source.path,
-                    editor.table,
-                    editor.origin,
-                    in_file=self._found.has_ids,
-                )
+            source, editor = self._found.source, self._editor
+            assert source.footer is not None
+            in_file = (self._source(), source.footer) if self._found.has_ids else None
+            columns = RowIdColumns(
+                source.store, source.path, editor.table, editor.origin, in_file=in_file
             )
-        part = self._kept_ids.of(number, group, int(self._found.starts[number]))
-        kept = {
-            len(group.chunks) + n: part.chunks[len(group.chunks) + n]
-            for n, name in enumerate(self._ids)
-            if name not in changed
-        }
-        self.bytes_encoded += sum(chunk.data.size for chunk in kept.values())
-        return [replace(part, chunks=kept)]
+            self._kept_ids = self._open.enter_context(columns)
+        parts = self._kept_ids.of(number, group, int(self._found.starts[number]), names)
+        self.bytes_copied += sum(c.data.size for part in parts for c in part.chunks.values())
+        return parts
 
     def _encode_rows(self, piece: _Piece, record: _Encoded) -> None:
         columns = range(len(self._found.table.data_schema))
