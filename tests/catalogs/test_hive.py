@@ -89,7 +89,7 @@ def test_any_bytes_end_in_a_table_or_an_error(content: bytes) -> None:
         theirs.shutdown(socket.SHUT_WR)
         found = None
         with suppress(hive.NotThrift):
-            found = hive.Answer(ours, time.monotonic() + 60).result()
+            found = hive.ThriftAnswer(ours, time.monotonic() + 60).result()
         assert found is None or set(found) <= {0, 1, 2}
 
 

@@ -79,7 +79,7 @@ def test_lock_files_name_no_address() -> None:
 
 
 def test_every_requirement_is_locked_with_hashes() -> None:
-    files = ("dev.lock", "part-copy.lock")
+    files = ("dev.lock", "moto.lock", "part-copy.lock", "unity.lock")
     locked = "\n".join((ROOT / "requirements" / name).read_text() for name in files)
     names = {name.lower() for name in re.findall(r"^([\w.-]+)==", locked, re.MULTILINE)}
     assert set(requirements()) <= names

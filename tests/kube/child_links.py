@@ -18,6 +18,7 @@ from tandem.kube.children.link import Link
 from tandem.kube.children.services import ChildServices
 from tandem.kube.client.resources import Body, ResourceCache
 from tandem.kube.metrics.collectors import Metrics
+from tandem.kube.runtime.context import OperatorSettings
 from tandem.kube.runtime.slots import AutomaticSlots, JobLimits, JobSlots
 from tandem.kube.runtime.tenants import Tenant
 from tandem.kube.runtime.threads import AtWork
@@ -59,6 +60,7 @@ class Stub:
         self.metrics = Metrics()
         self.figures: dict[tuple[str, str], Any] = {}
         self.leads = True
+        self.settings = OperatorSettings(allowed_locations=("a=file:///a",))
         self.requests: list[str] = []
         self.api = SimpleNamespace(request=self._request)
         self.events = contextvars.copy_context()
@@ -81,7 +83,7 @@ async def child_of(stub: Stub, child: Link) -> AsyncIterator[ChildServices]:
         services = ChildServices(
             cast(Any, stub),
             Tenant("a"),
-            "keys",
+            ("keys",),
             threads,
             threads,
             lambda uid: stub.events if uid == "controlled" else None,

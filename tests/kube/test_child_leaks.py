@@ -212,11 +212,11 @@ def test_a_slot_that_is_no_longer_wanted(how: str, free: bool, pauses: int) -> N
         services = ChildServices(
             context,
             Tenant("n"),
-            "",
+            (),
             cast("Any", None),
             cast("Any", None),
             lambda _: None,
-            frozenset(),
+            set(),
         )
         await services.link.connect(ours)
         other = Link({"slots.queued": lambda _ticket, _why: None})

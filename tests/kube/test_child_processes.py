@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -24,6 +25,17 @@ from tandem.kube.client.resources import Body, ResourceCache
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.runtime.controller_tasks import StopReason, StopSignal
 from tandem.kube.runtime.tenants import STORES, TenantKey, tenant_of
+
+
+def named(**entry: Any) -> Body:
+    return {"spec": {"catalog": {"unity": {"uri": "https://unity", "name": "a.b.c", **entry}}}}
+
+
+def test_tables_of_a_catalog_share_a_child_that_has_its_token() -> None:
+    plain, other = named(), named(name="a.b.d")
+    assert tenant_of(plain, "a") == tenant_of(other, "a")
+    with_token = tenant_of(named(tokenSecretRef={"name": "unity", "key": "token"}), "a")
+    assert with_token == replace(tenant_of(plain, "a"), token="unity")
 
 
 def table(location: str, **storage: Any) -> Body:

@@ -28,10 +28,12 @@ from tandem.kube.children.ports import (
 from tandem.kube.children.services import ChildServices, may_request
 from tandem.kube.client import events
 from tandem.kube.client.api import Forbidden, Unavailable
+from tandem.kube.client.resources import Body
 from tandem.kube.metrics import families
 from tandem.kube.runtime.leader import MEMBERS, LockMembers
 from tandem.kube.runtime.slots import Lane
 from tandem.kube.runtime.tenants import Tenant
+from tandem.kube.tables.status import TableFigures
 from tandem.locks.rules import WHOLE_TABLE, Mode
 from tandem.storage.paths import LOG_FOLDER
 
@@ -91,11 +93,11 @@ OURS = "/apis/tandem.dev/v1alpha1/namespaces/a"
     ],
 )
 def test_what_a_child_may_request(method: str, url: str, allowed: bool) -> None:
-    assert may_request(Tenant("a"), "keys", method, url) is allowed
+    assert may_request(Tenant("a"), ("keys",), method, url) is allowed
 
 
 def test_without_a_secret_there_is_none_to_read() -> None:
-    assert not may_request(Tenant("a"), "", "GET", "/api/v1/namespaces/a/secrets/")
+    assert not may_request(Tenant("a"), (), "GET", "/api/v1/namespaces/a/secrets/")
 
 
 def test_requests_are_checked() -> None:
@@ -140,6 +142,46 @@ def test_locks_are_those_of_the_tenants_tables() -> None:
         assert len(await child.call("locks.entries", MEMBERS)) == 2
 
     with_child(test)
+
+
+def lake_table(name: str, uid: str, spec: dict[str, Any]) -> Body:
+    metadata = {"name": name, "namespace": "a", "uid": uid, "resourceVersion": "1"}
+    kind = {"apiVersion": "tandem.dev/v1alpha1", "kind": "LakeTable"}
+    return {**kind, "metadata": metadata, "spec": spec}
+
+
+def test_a_table_that_a_catalog_names_lies_where_its_child_says_within_bounds() -> None:
+    """`a` may have tables below file:///a."""
+    catalog = {"hive": {"uri": "thrift://metastore", "name": "db.t"}}
+
+    async def test(stub: Stub, child: Link, _: ChildServices) -> None:
+        stub.resource_cache.update(lake_table("named", "1", {"catalog": catalog}))
+        stub.resource_cache.update(lake_table("typed", "2", {"location": "file:///a/typed"}))
+        for name, uid, place in (("named", "1", "file:///a/named"), ("typed", "2", "file:///a/x")):
+            figures = TableFigures(uid, ready=True, reason="Adopted", location=place)
+            child.notify("figures", ("a", name), figures.as_json())
+        wanted = request("a", Mode.UPDATE, "1", table="file:///a/named")
+        assert await child.call("locks.acquire", lock_request(wanted)) == {"token": 1}
+        other = request("a", Mode.UPDATE, "1", table="file:///a/x")
+        with pytest.raises(LocationNotAllowed):
+            await child.call("locks.acquire", lock_request(other))
+
+    with_child(test)
+
+
+def test_a_child_that_places_a_table_outside_of_its_bounds_is_taken_over() -> None:
+    catalog = {"hive": {"uri": "thrift://metastore", "name": "db.t"}}
+
+    async def run() -> list[str]:
+        stub, child = Stub(), Link({})
+        async with child_of(stub, child) as services:
+            stub.resource_cache.update(lake_table("named", "1", {"catalog": catalog}))
+            figures = TableFigures("1", ready=True, reason="Adopted", location="file:///b/t")
+            child.notify("figures", ("a", "named"), figures.as_json())
+            await until(lambda: services.link.ended)
+            return sorted(vars(services)["_locations"])
+
+    assert asyncio.run(run()) == [TABLE]
 
 
 def test_what_a_child_says_is_about_its_namespace() -> None:

@@ -24,7 +24,7 @@ from tandem.locks.rules import Mode
 from tandem.locks.store import InProcessLocks, LockStore
 from tandem.storage.paths import LOG_FOLDER
 
-_LOCATIONS = (TABLE, "file:///b", "file:///one", "file:///other")
+_LOCATIONS = {TABLE, "file:///b", "file:///one", "file:///other"}
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def linked(store: LockStore) -> Iterator[tuple[LinkedLocks, Callable[[], None]]]
 
     async def operator(stop: asyncio.Event, ready: asyncio.Event) -> None:
         context = cast(Any, SimpleNamespace(locks=store))
-        services = ChildServices(context, Tenant("a"), "", pool, pool, lambda _: None, _LOCATIONS)
+        services = ChildServices(context, Tenant("a"), (), pool, pool, lambda _: None, _LOCATIONS)
         await services.link.connect(ours)
         serving = asyncio.create_task(services.link.serve())
         made.append(services)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -12,46 +11,12 @@ from typing import Any, cast
 from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
 from support.lake.lake import batch
+from support.lake.noted import Noted
 from support.lake.rewritten import PURGE, rewrite
 from tandem.errors import OutputMissing, StorageError
 from tandem.operations.machine.events import Effect, Event, Point
 from tandem.spec.resources import Operation
 from tandem.spec.status import OperationStatus, Phase
-from tandem.storage import Store
-
-
-class Noted:
-    """A store that notes the calls that are requests of an object store."""
-
-    REQUESTS = ("get", "get_range", "head", "list", "put", "put_if_absent", "delete")
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._lock = threading.Lock()
-        self.made: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._store, name)
-        if name not in self.REQUESTS:
-            return found
-
-        def noted(*arguments: Any, **named: Any) -> Any:
-            path = arguments[0] if arguments and isinstance(arguments[0], str) else ""
-            with self._lock:
-                self.made.append(f"{name} {_shortened(path)}")
-            return found(*arguments, **named)
-
-        return noted
-
-    def taken(self) -> list[str]:
-        made, self.made = self.made, []
-        return made
-
-
-def _shortened(path: str) -> str:
-    path = re.sub(r"_delta_log/0*(\d+)\.json", r"version \1", path)
-    path = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", "UUID", path)
-    return re.sub(r"[0-9a-f]{16}", "ID", path)
 
 
 class Course:

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from simulator import rows
+from simulator.catalog import Struck
 from simulator.world import LOCATION, World
 from support.documents import document
 from support.lake.faults import Call, Fault, ProcessDied, strike
+from support.lake.memory_catalog import CatalogCall
 from tandem.operations.execute import ExecutionOptions, open_session
 from tandem.operations.machine.events import Effect, Ending, Event
 from tandem.operations.model import Table
@@ -153,7 +155,26 @@ class Actor:
             fault = rng.choice(list(Fault))
             self.struck += 1
             self.world.say(f"{self.name}: {fault} {effect}")
-        return strike(fault, effect, lambda: self.world.edits.perform(call))
+
+        def perform() -> Event:
+            return self.world.edits.perform(call)
+
+        catalog = self.world.catalog
+        if catalog is None:
+            return strike(fault, effect, perform)
+        return strike(fault, effect, lambda: catalog.perform(self._strike_catalog, perform))
+
+    def _strike_catalog(self, call: CatalogCall) -> None:
+        """Calls of the catalog are struck as often as effects."""
+        world = self.world
+        if self.struck >= MOST_FAULTS or world.rng.random() >= self.faults:
+            return
+        assert world.catalog is not None
+        struck = world.rng.choice(list(Struck))
+        self.struck += 1
+        world.say(f"{self.name}: {struck} {call.name}")
+        if not world.catalog.strike(struck, call):
+            self.struck -= 1
 
 
 _QUIET = frozenset({"PollJob", "AwaitLocks"})

@@ -98,8 +98,11 @@ class Checker:
     def catch_up(self) -> None:
         """Check all versions that are new, of the table and of its log of blocks."""
         store = self.world.store
-        while (path := commit_path(self.version + 1)) in store.paths():
-            self._check(self.version + 1, _actions(store.get(path)))
+        while (content := self.world.content(self.version + 1)) is not None:
+            self._check(self.version + 1, _actions(content))
+        if self.world.catalog is not None:
+            self.world.catalog.check()
+            self.invariants.checked["catalog"] += 1
         log = self.world.merge_log
         if log is None:
             return

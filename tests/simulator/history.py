@@ -63,12 +63,14 @@ class History:
         operations: int | None = None,
         vectors: Vectors | None = None,
         merge_on_read: bool = False,
+        managed: bool = False,
     ) -> None:
         if vectors is None:
             vectors = VECTORS[seed % len(VECTORS)]
         partitioned = seed % 5 == 3 and not merge_on_read
         logged = merge_on_read or (not partitioned and seed % 12 == 10)
-        self.world = World(seed, vectors, partitioned, merge_on_read=logged)
+        logged = logged and not managed
+        self.world = World(seed, vectors, partitioned, merge_on_read=logged, managed=managed)
         self.checker = Checker(self.world, began=self._began)
         self.rng = self.world.rng
         self.world.holds_jobs = not logged and seed % 4 == 1
@@ -186,6 +188,9 @@ class History:
                 found.append((0.05, lambda d=driver: self._job_dies(d)))  # type: ignore[misc]
                 if not self.world.holds_jobs:
                     found.append((0.1, lambda d=driver: self._duplicate_job(d)))  # type: ignore[misc]
+        catalog = self.world.catalog
+        if catalog is not None and catalog.late:
+            found.append((1, catalog.arrive))
         if self.faults:
             found.append((0.3, self._clean))
         if self.foreign_left:

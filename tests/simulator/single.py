@@ -60,11 +60,15 @@ class Single:
     """Six loads, or two and three blocks of a log; and one operation of a kind. Foreign commits
     may be made in between."""
 
-    def __init__(self, kind: str, *, seed: int = 7, vectors: Vectors | None = None) -> None:
+    def __init__(
+        self, kind: str, *, seed: int = 7, vectors: Vectors | None = None, managed: bool = False
+    ) -> None:
         self.kind = kind
         kind, comma, how = kind.partition(", ")
         vectors = vectors or (Vectors.OFF if how else Vectors.ON)
-        self.world = World(seed, vectors, merge_on_read=kind in (*ON_LOG, *APPENDS))
+        self.world = World(
+            seed, vectors, merge_on_read=kind in (*ON_LOG, *APPENDS), managed=managed
+        )
         self.world.edits.by_job = f"{comma}{how}" == BY_JOB
         self.checker = Checker(self.world)
         self.merge = MERGES[0]

@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from simulator import rows
+from simulator.catalog import FEATURES, SimulatedCatalog
 from simulator.edits import SimulatedEdits
 from simulator.held_jobs import HeldJobs
 from simulator.jobs import SimulatedJobs
@@ -24,6 +25,8 @@ from support.lake.memory_store import MemoryStore
 from tandem.delta import dv
 from tandem.delta.actions import AddFile, CommitInfo, DomainMetadata, Metadata, Protocol
 from tandem.delta.log.delta_log import DeltaLog
+from tandem.delta.log.listing import commit_path
+from tandem.delta.log.snapshot import IN_COMMIT_TIMESTAMPS
 from tandem.delta.protocol import writes_deletion_vectors
 from tandem.jobs.port import Jobs
 from tandem.locks.store import InProcessLocks
@@ -93,6 +96,7 @@ class World:
     vectors: Vectors = Vectors.ON
     partitioned: bool = False  # by k
     merge_on_read: bool = False
+    managed: bool = False  # by a catalog
     rng: random.Random = field(init=False)
     clock: VirtualClock = field(default_factory=VirtualClock)
     store: MemoryStore = field(init=False)
@@ -107,6 +111,7 @@ class World:
     next_pid: int = 1
     next_file: int = 0
     merge_log: SimulatedLog | None = None
+    catalog: SimulatedCatalog | None = None
     edits: SimulatedEdits = field(init=False)
     reserved: set[int] = field(default_factory=set)
     """Identities of rows that a merge of ours may yet insert: no upsert makes rows of them."""
@@ -129,11 +134,15 @@ class World:
         self.rng = random.Random(self.seed)
         self.edits = SimulatedEdits(self)
         self.store = self._new_store()
-        self.log = DeltaLog(self.store, parallel_reads=1)
+        self._create()
+        commits = None
+        if self.managed:
+            self.catalog = SimulatedCatalog(self, random.Random(self.seed + 3))
+            commits = self.catalog.log()
+        self.log = DeltaLog(self.store, commits=commits, parallel_reads=1)
         self.jobs = SimulatedJobs(
             self.store, random.Random(self.seed + 1), self.say, edits=self.edits.here
         )
-        self._create()
         if self.merge_on_read:
             self.merge_log = SimulatedLog(self, ordered=self.rng.random() < 0.5)
 
@@ -250,8 +259,18 @@ class World:
         if blind is not None:
             info["isBlindAppend"] = blind
         found = [CommitInfo(info), *self._with_row_ids(version, actions)]
-        self.log.put_commit(version, found, token=f"foreign-{version}")
+        if self.catalog is not None:
+            self.catalog.commit(version, found)
+        else:
+            self.log.put_commit(version, found, token=f"foreign-{version}")
         return version
+
+    def content(self, version: int) -> bytes | None:
+        """The commit of a version as readers must find it, None if there is none."""
+        if self.catalog is not None:
+            return self.catalog.content(version)
+        path = commit_path(version)
+        return self.store.get(path) if path in self.store.paths() else None
 
     @property
     def tracked(self) -> bool:
@@ -272,16 +291,24 @@ class World:
             yield DomainMetadata(ROW_IDS, json.dumps({MARK: mark}), removed=False)
 
     def _create(self) -> None:
-        features = frozenset({"deletionVectors"})
-        of_writers = features | ({"rowTracking", "domainMetadata"} if self.tracked else set())
         has = self.vectors is not Vectors.OFF
-        protocol = Protocol(3, 7, features, of_writers) if has else Protocol(1, 2)
+        features = frozenset({"deletionVectors"} if has else set())
+        of_writers = features | ({"rowTracking", "domainMetadata"} if self.tracked else set())
+        if self.managed:
+            features |= FEATURES
+            of_writers |= FEATURES | {"inCommitTimestamp"}
+        protocol = Protocol(3, 7, features, of_writers) if features else Protocol(1, 2)
         is_on = has and (self.vectors is Vectors.ON or self.rng.random() < 0.5)
-        configuration = VECTORS_ON if is_on else {}
+        configuration = {
+            **(VECTORS_ON if is_on else {}),
+            **({IN_COMMIT_TIMESTAMPS: "true"} if self.managed else {}),
+        }
         by = ("k",) if self.partitioned else ()
         schema = rows.TIMED_SCHEMA_STRING if self.timed else rows.SCHEMA_STRING
         metadata = Metadata("simulated", schema, by, configuration, created_ms=START_MS)
+        time = {"inCommitTimestamp": START_MS} if self.managed else {}
         info = CommitInfo(
-            {"timestamp": START_MS, "operation": "CREATE TABLE", "engineInfo": "test"}
+            {**time, "timestamp": START_MS, "operation": "CREATE TABLE", "engineInfo": "test"}
         )
-        self.log.put_commit(0, [info, protocol, metadata], token="create")
+        by_location = DeltaLog(self.store, parallel_reads=1)
+        by_location.put_commit(0, [info, protocol, metadata], token="create")

@@ -62,7 +62,7 @@ def look_up(named: HiveName, *, resource: str, ceiling_s: float | None = None) -
     try:
         with socket.create_connection(address, min(CONNECT_S, within_s)) as connection:
             connection.sendall(_request(database, table))
-            answer = Answer(connection, until_s).result()
+            answer = ThriftAnswer(connection, until_s).result()
     except (OSError, NotThrift) as error:
         raise StorageError(
             "the Hive Metastore did not answer as expected",
@@ -113,7 +113,7 @@ class NotThrift(Exception):
     """What was read is no answer of a metastore."""
 
 
-class Answer:
+class ThriftAnswer:
     """Reads from a connection, until a time of the monotonic clock."""
 
     def __init__(self, connection: socket.socket, until_s: float) -> None:

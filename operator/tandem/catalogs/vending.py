@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from tandem.catalogs.unity import UnityTable
 from tandem.storage import Store, open_store
-from tandem.storage.renewable import VendedStore
+from tandem.storage.renewable import Clock, VendedStore
 
 
 class _WallClock:
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
+
+
+_CLOCK: Final = _WallClock()
 
 
 def open_vended_store(
@@ -22,6 +26,7 @@ def open_vended_store(
     *,
     allowed_prefixes: Sequence[str] = (),
     ceiling_s: float | None = None,
+    clock: Clock = _CLOCK,
 ) -> Store:
     """The store of a table whose credentials nothing else gives: no Secret, no variable. Those of
     the process are for other tables. A local folder needs none.
@@ -43,4 +48,4 @@ def open_vended_store(
 
     if location.startswith("file:"):
         return opened({})
-    return VendedStore(lambda: table.credentials(location), opened, _WallClock())
+    return VendedStore(lambda: table.credentials(location), opened, clock)

@@ -4,6 +4,7 @@ One pydantic model is the source for the command line, the custom resource defin
 `docs/resources.md`. Nothing here reads a table, starts anything or talks to Kubernetes.
 
     table            `LakeTable`
+    catalog          how a LakeTable names its table in a catalog
     compaction       `TableCompaction`
     update           `TableUpdate` and `TableIngest`
     replace          `TableReplace`

@@ -218,21 +218,18 @@ class SparkCalls:
 
 class DuckdbCalls:
     """DuckDB, with the catalog `unity` of a Unity Catalog. Its extensions are packages, each with a
-    file of the version that it belongs to. It attaches the catalog for each statement: while that
-    is attached, it remembers the versions of tables."""
+    file of the version that it belongs to. Each statement has a database of its own:
+    an attached catalog remembers the versions of tables, and after a commit that was refused
+    it cannot be detached."""
 
     def __init__(self, url: str) -> None:
-        import duckdb
-
-        self._connection = duckdb.connect()
-        for name in ("httpfs", "delta", "unity_catalog"):
-            package = import_module(f"duckdb_extension_{name}").__file__
-            assert package is not None
-            [file] = Path(package).parent.glob("extensions/*/*.duckdb_extension")
-            self._connection.execute(f"LOAD '{file}'")
-        self._connection.execute(
-            f"CREATE SECRET (TYPE unity_catalog, TOKEN 'of-duckdb', ENDPOINT '{url}')"
-        )
+        self._begin = [
+            f"LOAD '{_extension(each)}'" for each in ("httpfs", "delta", "unity_catalog")
+        ]
+        self._begin += [
+            f"CREATE SECRET (TYPE unity_catalog, TOKEN 'of-duckdb', ENDPOINT '{url}')",
+            "ATTACH 'unity' AS unity (TYPE unity_catalog, DEFAULT_SCHEMA 'lake')",
+        ]
 
     def sql(self, text: str) -> None:
         """Raises: Refused."""
@@ -242,16 +239,22 @@ class DuckdbCalls:
         """Raises: Refused."""
         import duckdb
 
-        attach = "ATTACH 'unity' AS unity (TYPE unity_catalog, DEFAULT_SCHEMA 'lake')"
-        self._connection.execute(attach)
-        try:
-            found = self._connection.execute(text)
-            names = [each[0] for each in found.description]
-            return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
-        except duckdb.Error as error:
-            raise Refused(type(error).__name__, str(error)[:2000]) from error
-        finally:
-            self._connection.execute("DETACH unity")
+        with duckdb.connect() as connection:
+            for statement in self._begin:
+                connection.execute(statement)
+            try:
+                found = connection.execute(text)
+                names = [each[0] for each in found.description]
+                return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+            except duckdb.Error as error:
+                raise Refused(type(error).__name__, str(error)[:2000]) from error
+
+
+def _extension(name: str) -> Path:
+    package = import_module(f"duckdb_extension_{name}").__file__
+    assert package is not None
+    [file] = Path(package).parent.glob("extensions/*/*.duckdb_extension")
+    return file
 
 
 def _gate() -> Callable[[int, str], bool]:

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from support.http_server import EveryMethod, serving
 
@@ -54,6 +54,7 @@ class Call:
 
     kind: str
     path: str
+    query: Mapping[str, str]
     body: Any
     token: str
 
@@ -139,7 +140,7 @@ def proxy_before(url: str) -> Iterator[Proxy]:
                 connection.close()
 
         def _call(self, content: bytes) -> Call:
-            path = urlsplit(self.path).path
+            path, query = urlsplit(self.path).path, dict(parse_qsl(urlsplit(self.path).query))
             body = json.loads(content) if content else None
             kind = self.command
             if "/tables/" in path and kind == "GET":
@@ -147,7 +148,7 @@ def proxy_before(url: str) -> Iterator[Proxy]:
             for update in (body or {}).get("updates", []):
                 kind = _BY_ACTION.get(update["action"], kind)
             token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
-            return Call(kind, path, body, token)
+            return Call(kind, path, query, body, token)
 
         def _with_list(self, call: Call, status: int, reply: bytes) -> bytes:
             if call.kind != "LOAD" or status != 200 or found.permitted is None:

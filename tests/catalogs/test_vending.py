@@ -1,0 +1,219 @@
+"""Credentials that a catalog vends, and where its token does not go. A proxy stands in for a
+catalog that vends them for S3: the test server does so for local folders only, which need none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from catalogs.managed import lake_table, rows_of
+from support.foreign.process import started
+from support.lake.s3 import S3Server
+from support.lake.unity import TOKEN, ManagedTable, UnityServer
+from support.lake.unity_proxy import Call, Fault, Proxy, Refusal, proxy_before
+from tandem.catalogs.unity import UnityTable
+from tandem.catalogs.vending import open_vended_store
+from tandem.errors import AccessDenied, StorageError
+from tandem.storage.renewable import VendedStore
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def table(unity_server: UnityServer) -> ManagedTable:
+    return unity_server.create_table()
+
+
+@pytest.fixture
+def proxy(unity_server: UnityServer) -> Iterator[Proxy]:
+    with proxy_before(unity_server.url) as found:
+        yield found
+
+
+def vend(proxy: Proxy, *credentials: dict[str, Any]) -> None:
+    body = json.dumps({"storage-credentials": list(credentials)}).encode()
+    proxy.fault = lambda call: Refusal(200, content=body) if call.kind == "CREDENTIALS" else None
+
+
+def credential(prefix: str, **config: str) -> dict[str, Any]:
+    named = {name.replace("_", "-").replace("--", "."): text for name, text in config.items()}
+    expires_ms = int(time.time() * 1000) + HOUR_MS
+    return {
+        "prefix": prefix,
+        "operation": "READ_WRITE",
+        "config": named,
+        "expiration-time-ms": expires_ms,
+    }
+
+
+def of_s3(prefix: str, key: str, secret: str) -> dict[str, Any]:
+    return credential(prefix, **{"s3--access_key_id": key, "s3--secret_access_key": secret})
+
+
+@pytest.mark.parametrize(
+    ("config", "environ"),
+    [
+        (
+            {"s3--access_key_id": "a", "s3--secret_access_key": "b", "s3--session_token": "c"},
+            {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_SESSION_TOKEN": "c"},
+        ),
+        ({"azure--sas_token": "sv=1&sig=x"}, {"AZURE_STORAGE_SAS_TOKEN": "sv=1&sig=x"}),
+        ({"gcs--oauth_token": "t"}, {"GOOGLE_BEARER_TOKEN": "t"}),
+    ],
+)
+def test_what_stores_get(
+    table: ManagedTable, proxy: Proxy, config: dict[str, str], environ: dict[str, str]
+) -> None:
+    vend(proxy, credential("s3://bucket/tables", **config))
+    found = table.client(proxy.url).credentials("s3://bucket/tables/t")
+    assert found.environ == environ
+    assert found.expires_ms is not None
+    assert not [text for text in environ.values() if repr(text) in repr(found)]
+
+
+def test_the_longest_prefix_counts(table: ManagedTable, proxy: Proxy) -> None:
+    vend(
+        proxy,
+        of_s3("s3://bucket", "wide", "x"),
+        of_s3("s3a://bucket/tables/t/", "narrow", "x"),
+        of_s3("s3://bucket/tables/t2", "other", "x"),
+        of_s3("dbfs:/tables", "unknown", "x"),
+    )
+    client = table.client(proxy.url)
+    assert client.credentials("s3://bucket/tables/t").environ["AWS_ACCESS_KEY_ID"] == "narrow"
+    assert client.credentials("s3://bucket/tables").environ["AWS_ACCESS_KEY_ID"] == "wide"
+    with pytest.raises(AccessDenied, match="no credentials for the table's folder"):
+        client.credentials("s3://elsewhere/t")
+
+
+def test_who_may_only_read_gets_credentials_to_read(table: ManagedTable, proxy: Proxy) -> None:
+    asked: list[str] = []
+    body = json.dumps({"storage-credentials": [of_s3("s3://b", "k", "s")]}).encode()
+
+    def answer(call: Call) -> Fault:
+        if call.kind != "CREDENTIALS":
+            return None
+        asked.append(call.query["operation"])
+        return Refusal(403) if asked[-1] == "READ_WRITE" else Refusal(200, content=body)
+
+    proxy.fault = answer
+    assert table.client(proxy.url).credentials("s3://b/t").environ["AWS_ACCESS_KEY_ID"] == "k"
+    assert asked == ["READ_WRITE", "READ"]
+    proxy.fault = lambda _: Refusal(403, "PermissionDeniedException")
+    with pytest.raises(AccessDenied, match="EXTERNAL USE SCHEMA"):
+        table.client(proxy.url).credentials("s3://b/t")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"storage-credentials": "all"},
+        {"storage-credentials": ["all"]},
+        {"storage-credentials": [{"config": {}}]},
+        {"storage-credentials": [{"prefix": "s3://b", "config": "k"}]},
+        {"storage-credentials": [{"prefix": "s3://b", "expiration-time-ms": "soon"}]},
+    ],
+)
+def test_credentials_that_are_none(table: ManagedTable, proxy: Proxy, body: object) -> None:
+    content = json.dumps(body).encode()
+    proxy.fault = lambda _: Refusal(200, content=content)
+    with pytest.raises(StorageError, match="the catalog's answer is not"):
+        table.client(proxy.url).credentials("s3://b/t")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.ahead_ms = 0
+
+    def now_ms(self) -> int:
+        return int(time.time() * 1000) + self.ahead_ms
+
+
+def test_a_store_with_vended_credentials_outlives_them(
+    table: ManagedTable, proxy: Proxy, s3_server: S3Server
+) -> None:
+    """Against a real S3 server: the first keys are right, are taken away, and are renewed."""
+    location, clock = s3_server.fresh_location(), Clock()
+    good = of_s3(location, s3_server.access_key, s3_server.secret_key)
+    vend(proxy, good)
+    client = table.client(proxy.url)
+    store = open_vended_store(client, location, s3_server.options, clock=clock)
+    assert isinstance(store, VendedStore)
+    store.put_if_absent("a", b"1")
+    vend(proxy, of_s3(location, s3_server.access_key, "expired"))
+    assert store.get("a") == b"1"  # not asked again before it is time
+    clock.ahead_ms = HOUR_MS // 2 + 60_000
+    with pytest.raises(AccessDenied):
+        store.get("a")
+    clock.ahead_ms += HOUR_MS
+    vend(proxy, good)
+    assert store.get("a") == b"1"
+    assert proxy.kinds().count("CREDENTIALS") == 3
+    assert [info.path for info in store.list()] == ["a"]
+
+
+def test_local_folders_need_no_credentials(table: ManagedTable, proxy: Proxy) -> None:
+    client = table.client(proxy.url)
+    location = client.entry().location
+    store = open_vended_store(client, location, {})
+    assert any(info.path.endswith("0.json") for info in store.list("_delta_log"))
+    assert "CREDENTIALS" not in proxy.kinds()
+
+
+def test_the_token_of_the_catalog_is_in_nothing_that_a_run_leaves(
+    table: ManagedTable, proxy: Proxy, tmp_path: Path
+) -> None:
+    with started("duckdb", table.server.url) as duckdb:
+        for low in (0, 10, 20):
+            text = f"INSERT INTO {table.full_name} SELECT range, 'v' FROM range({low}, {low + 10})"
+            duckdb.call("sql", text=text)
+    home = tmp_path / "home"
+    home.mkdir()
+    environ = {
+        **os.environ,
+        "TANDEM_UNITY_TOKEN": TOKEN,
+        "TANDEM_CACHE": str(tmp_path / "cache"),
+        "HOME": str(home),
+    }
+    url = f"{proxy.url.replace('http:', 'unity+http:')}/{table.full_name}"
+    said = ""
+    for command in (
+        ["compact", url, "--type", "Major"],
+        ["delete", url, "--where", "id = 3"],
+        ["status", url],
+        ["status", url.replace(table.name, "absent")],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "tandem.cli.main", *command],
+            env=environ,
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+        )
+        said += done.stdout + done.stderr
+    assert TOKEN not in said
+    assert {call.token for call in proxy.calls} == {TOKEN}  # it was used
+    left = [path for root in (table.folder, tmp_path) for path in root.rglob("*") if path.is_file()]
+    assert len(left) > 5
+    assert not [path for path in left if TOKEN.encode() in path.read_bytes()]
+    assert [row["id"] for row in rows_of(table)] == [n for n in range(30) if n != 3]
+
+
+def test_the_token_is_in_no_text_of_a_table(table: ManagedTable, proxy: Proxy) -> None:
+    from tandem.operations.adopt import open_table
+
+    opened = open_table(lake_table(table, proxy.url))
+    client = UnityTable(proxy.url, ("unity", "lake", table.name), lambda: TOKEN)
+    shown = f"{opened!r} {opened.log!r} {opened.log.commit_log!r} {client!r} {client.entry()!r}"
+    assert TOKEN not in shown
