@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 
 from support.cluster.operator_thread import (
     HeldJobs,
@@ -45,6 +46,9 @@ class Stage:
     def table(self, name: str, managed: ManagedTable, **catalog: Any) -> None:
         named = {"uri": self.unity.url, "name": managed.full_name, **catalog}
         self.space.create(TABLE, name, {"catalog": {"unity": named}})
+
+    def await_version(self, name: str, version: int) -> None:
+        self.space.await_status(TABLE, name, lambda status: status.get("version") == version)
 
     def message(self, name: str, reason: str) -> str:
         status = self.space.await_reason(TABLE, name, reason)
@@ -127,20 +131,41 @@ def test_a_host_that_is_not_allowed_is_not_asked(stage: Stage) -> None:
     assert "expected: one of 127.0.0.1" in said
 
 
-def test_a_location_that_a_catalog_names_is_checked_as_one_that_is_typed(stage: Stage) -> None:
-    outside = (stage.folder / "theirs").as_uri()
+def catalog_of(location: str) -> type[EveryMethod]:
+    """Answers of a catalog that has each table there, and manages none."""
 
     class Catalog(EveryMethod):
         def answer(self) -> None:
-            described = {"table-uuid": "1", "location": outside, "properties": {}}
+            described = {"table-uuid": "1", "location": location, "properties": {}}
             content = json.dumps({"metadata": described, "latest-table-version": 0}).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)
 
+    return Catalog
+
+
+def test_a_catalog_that_is_down_does_not_stop_a_table_that_it_only_names(stage: Stage) -> None:
+    folder = stage.folder / "ours" / "external"
+    loads = [pa.table({"id": [number]}) for number in range(3)]
+    write_deltalake(str(folder), loads[0])
+    named = {"name": "main.lake.external", "tokenSecretRef": None}
+    with serving(catalog_of(folder.as_uri())) as url:
+        catalog = {"unity": {**named, "uri": url}}
+        stage.space.create(TABLE, "external", {"catalog": catalog})
+        stage.space.await_reason(TABLE, "external", "Adopted")
+    for version, load in enumerate(loads[1:], start=1):
+        write_deltalake(str(folder), load, mode="append")
+        stage.await_version("external", version)
+    status = stage.space.status(TABLE, "external")
+    assert condition(status, "Ready")["status"] == "True"
+
+
+def test_a_location_that_a_catalog_names_is_checked_as_one_that_is_typed(stage: Stage) -> None:
+    outside = (stage.folder / "theirs").as_uri()
     managed = stage.unity.create_table()
-    with serving(Catalog) as url:
+    with serving(catalog_of(outside)) as url:
         stage.table("outside", managed, uri=url)
         said = stage.message("outside", "LocationNotAllowed")
     assert "spec.catalog" in said

@@ -321,7 +321,16 @@ class TableContext:
         if same and not asks:
             return
         self._token = found.token or self._token
-        fresh = await self._dependencies.threads(lambda: self._reopened(resource, found.environ))
+        try:
+            fresh = await self._dependencies.threads(
+                lambda: self._reopened(resource, found.environ)
+            )
+        except StorageError as error:
+            if not same or not _passes(error):
+                raise
+            # The table is where it was, as far as is known.
+            _log.warning("the catalog is not asked again", table=resource.name, problem=str(error))
+            return
         same = opened is not None and opened.location == fresh.location
         if same and opened is not None and isinstance(opened.store, RenewableStore):
             # Running operations continue with the new credentials.
