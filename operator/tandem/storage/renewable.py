@@ -13,6 +13,16 @@ from typing import BinaryIO, Final, Protocol
 from tandem.errors import StorageError
 from tandem.storage.store import ObjectInfo, Store
 
+VARIABLES: Final = frozenset(
+    {
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "AZURE_STORAGE_SAS_TOKEN",
+        "GOOGLE_BEARER_TOKEN",
+    }
+)
+"""The names that vended credentials have."""
 _AGAIN_MS: Final = 30_000
 """Until a renewal that failed is tried again."""
 
@@ -157,3 +167,11 @@ class VendedStore(_Passing):
     def _is_expired(self, now_ms: int) -> bool:
         expires_ms = self._last.expires_ms
         return expires_ms is not None and now_ms >= expires_ms
+
+
+def vended_environ(store: Store) -> Mapping[str, str]:
+    """The vended credentials of a store, for the process of a job; none if its credentials come
+    from elsewhere. Raises: as `VendedStore`."""
+    while isinstance(store, RenewableStore):
+        store = store.inner
+    return store.vended().environ if isinstance(store, VendedStore) else {}
