@@ -4,10 +4,9 @@ One pydantic model is the source for the command line, the custom resource defin
 `docs/resources.md`. Nothing here reads a table, starts anything or talks to Kubernetes.
 
     table            `LakeTable`
-    compaction       `TableCompaction`
+    compaction       `TableCompaction` and `SegmentRewrite`
     update           `TableUpdate` and `TableIngest`
     replace          `TableReplace`
-    segment_rewrite  `SegmentRewrite`
     log_compaction   `LogCompaction`
     common           metadata, the fields that operations share, names of labels, annotations and
                      finalizers

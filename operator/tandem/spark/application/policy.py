@@ -13,7 +13,7 @@ from typing import Any, Final
 from tandem.errors import InvalidSpec
 from tandem.json_types import JsonMapping
 from tandem.spark.application.allowed_settings import FIELDS, REFUSED, SETTINGS
-from tandem.spark.application.arguments import InvalidText, arguments, mapping, shown
+from tandem.spark.application.template import InvalidText, arguments, mapping, shown
 
 # Checks the fields and settings of a `sparkTemplate` against `allowed_settings`. Pure.
 
