@@ -44,8 +44,7 @@ from tandem.index.facts.bloom_filters import (
     encodings,
     read_filter,
 )
-from tandem.index.facts.cache import HeldFilters
-from tandem.index.facts.narrow import Narrowed, RowGroups
+from tandem.index.facts.cache import HeldFilters, Narrowed, RowGroups
 from tandem.index.facts.row_groups import UNKNOWN, FileFacts, column_keys
 from tandem.statements import parse_where
 from tandem.statements.types import Schema

@@ -23,8 +23,8 @@ from support.values.kinds import tables as kind_tables
 from tandem.delta import schema as schema_
 from tandem.delta.datafiles import thrift
 from tandem.errors import FactsRefused, ObjectNotFound
+from tandem.index.facts.cache import RowGroups
 from tandem.index.facts.footers import MOST_CHUNKS, MOST_GROUPS, TEXT_BYTES, read_facts
-from tandem.index.facts.narrow import RowGroups
 from tandem.index.facts.row_groups import FileFacts
 from tandem.statements import parse_where
 from tandem.statements.types import Schema

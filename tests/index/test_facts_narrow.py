@@ -44,7 +44,7 @@ from support.values.kinds import tables as kind_tables
 from tandem.delta import schema as schema_
 from tandem.delta.schema import StructType
 from tandem.index.facts.bloom_filters import BloomFilter, FilterPlace
-from tandem.index.facts.narrow import RowGroups
+from tandem.index.facts.cache import RowGroups
 from tandem.index.facts.row_groups import concat
 from tandem.pruning.bounds import PartitionBounds
 from tandem.statements import parse_where, tree

@@ -33,9 +33,9 @@ from support.lake.memory_store import MemoryStore
 from support.some import few
 from support.values.kinds import tables as kind_tables
 from tandem.errors import FactsRefused
+from tandem.index.facts.cache import RowGroups
 from tandem.index.facts.files import FOLDER, FORM, load, name_of, pack, unpack
 from tandem.index.facts.footers import read_facts
-from tandem.index.facts.narrow import RowGroups
 from tandem.index.facts.row_groups import UNKNOWN, FileFacts, concat
 from tandem.index.packed import PREFIX
 from tandem.statements import parse_where

@@ -13,7 +13,7 @@ import trustme
 from index.askers import asked_by
 from index.spread_index import BEAT_S, Lake, Spread, spread, until
 from tandem.errors import AccessDenied, InvalidSpec, Unreachable
-from tandem.index.server.executor_messages import REGISTRY_CALL, SlotNews, body
+from tandem.index.server.executor import REGISTRY_CALL, SlotNews, body
 from tandem.index.server.registration import (
     RemoteExecutor,
     SlotSettings,

@@ -18,10 +18,10 @@ from support.some import few
 from tandem.errors import InvalidSpec, InvalidStatement, StorageError
 from tandem.index import Query, open_index
 from tandem.index.narrowing import GroupMatches, NeededGroups
-from tandem.index.server.executor import ExecutorService
-from tandem.index.server.executor_messages import (
+from tandem.index.server.executor import (
     FILES,
     MATCHES,
+    ExecutorService,
     NarrowQuestion,
     NarrowReply,
     believed,
@@ -267,7 +267,7 @@ def test_Xa_a_reply_is_of_one_question_alone(lake: Lake) -> None:
 
 
 def test_files_of_a_question_are_checked(tmp_path: Path, lake: Lake) -> None:
-    from tandem.index.server.executor_messages import body, files_of
+    from tandem.index.server.executor import body, files_of
 
     asked, files = question(lake)
     assert files_of(body(asked, files)).equals(files)

@@ -14,10 +14,10 @@ from support.lake.log_blocks import LogBlocks
 from tandem.errors import ManifestInvalid
 from tandem.kube.client.api import ApiError, NotFound
 from tandem.kube.client.resources import Body, ResourceCache
-from tandem.kube.controllers import missed_deletions
-from tandem.kube.controllers.missed_deletions import cancel_missed
+from tandem.kube.controllers import table_children
 from tandem.kube.controllers.operation import OperationController
 from tandem.kube.controllers.table import TableController
+from tandem.kube.controllers.table_children import cancel_missed
 from tandem.kube.runtime.context import OperatorSettings
 from tandem.operations import attempt_files, garbage
 from tandem.operations.garbage import Pin
@@ -71,7 +71,7 @@ async def cancelled(
     async def threads(_table: str, call: Any) -> Any:
         return call()
 
-    monkeypatch.setattr(missed_deletions, "OperationController", Controller)
+    monkeypatch.setattr(table_children, "OperationController", Controller)
     cache = ResourceCache()
     if seen is not None:
         cache.update(seen)

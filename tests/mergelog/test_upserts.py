@@ -18,7 +18,7 @@ from support.present import present
 from support.some import some
 from tandem import mergelog
 from tandem.jobs.formats import UpsertJob
-from tandem.mergelog.upkeep import LogReader
+from tandem.mergelog.usage import LogReader
 from tandem.operations import garbage
 from tandem.operations.kinds import upsert as upsert_kind
 from tandem.operations.machine.events import Effect, Event, Point

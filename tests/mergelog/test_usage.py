@@ -18,18 +18,18 @@ from tandem.delta.log.listing import commit_path
 from tandem.delta.log.maintenance import write_checkpoint
 from tandem.delta.log.snapshot import commit_info
 from tandem.errors import BaseHistoryGap
-from tandem.mergelog import open_log, upkeep
+from tandem.mergelog import open_log, upkeep, usage
 from tandem.mergelog.log_table import put, state_of
 from tandem.mergelog.upkeep import (
     BASE_AGE_MS,
     BASE_VERSIONS,
     IDLE_AGE_MS,
-    LogReader,
     catch_up,
     due_ms,
     keep_fresh,
     record_base,
 )
+from tandem.mergelog.usage import LogReader
 from tandem.mergelog.versions import InstantCounts, LogFacts
 
 HOUR = 3600 * 1000
@@ -112,7 +112,7 @@ def test_facts_follow_log_compactions_merges_and_restores(orders: Orders) -> Non
 def test_only_the_newest_versions_are_counted(
     lake: Merged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "KEPT", 3)
+    monkeypatch.setattr(usage, "KEPT", 3)
     reader = LogReader(lake.log)
     for key in range(5):
         lake.append(table((key, "x", None)))

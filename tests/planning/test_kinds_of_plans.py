@@ -22,8 +22,15 @@ from tandem.planning.major import (
     taken_intervals,
 )
 from tandem.planning.plans import GIB, CompactionPlan, CompactionRequest, is_worth_rewriting, pack
-from tandem.spec.compaction import CompactionTemplate, CompactionType, LayoutStrategy
-from tandem.spec.segment_rewrite import Codec, Recompress, Rewrite, SegmentRewriteSpec
+from tandem.spec.compaction import (
+    Codec,
+    CompactionTemplate,
+    CompactionType,
+    LayoutStrategy,
+    Recompress,
+    Rewrite,
+    SegmentRewriteSpec,
+)
 from tandem.spec.table import Granularity
 from tandem.timeline.chunks import TAG_MASKED, TimeColumn, format_masked, parse_chunk
 from tandem.timeline.file_columns import TAG_CHUNK, TAG_LAYOUT

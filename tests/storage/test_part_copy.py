@@ -19,9 +19,10 @@ from support.lake.distant import Distance, at_a_distance
 from support.lake.s3 import S3Server
 from tandem.errors import ObjectNotFound, StorageError
 from tandem.storage import Store, open_store, s3
-from tandem.storage.options import settings, time_limits
+from tandem.storage.options import settings
 from tandem.storage.s3 import carried, client_of
 from tandem.storage.store import append_range
+from tandem.storage.time_limits import time_limits
 
 MAGIC, FOOTER = b"PAR1", b"footer" * 100
 SIZE = 6_000_000

@@ -16,9 +16,10 @@ from support.lake.memory_store import MemoryStore
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import InvalidSpec, StorageError
 from tandem.storage import open_store
-from tandem.storage.options import seconds_of, settings, time_limits
+from tandem.storage.options import settings
 from tandem.storage.renewable import RenewableStore
 from tandem.storage.store import side_by_side
+from tandem.storage.time_limits import seconds_of, time_limits
 
 # Calls that do not depend on one another are made at once, with a bound, and answer in order.
 

@@ -19,7 +19,6 @@ from tandem.spec.table import Granularity
 from tandem.timeline import lineage
 from tandem.timeline.chunks import TimeColumn
 from tandem.timeline.file_columns import TAG_CHUNK
-from tandem.timeline.history import retired
 from tandem.timeline.lineage import Lineage, format_lineage, parse_lineage
 from tandem.timeline.names import (
     HIGH_WATER_APP,
@@ -41,6 +40,7 @@ from tandem.timeline.segments import (
     SegmentStatus,
     output_tags,
     read_live_tags,
+    retired,
     sequence_of,
     successor_tags,
 )

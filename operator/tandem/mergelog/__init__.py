@@ -23,7 +23,8 @@ Its records; which blocks there are is an argument, and nothing here commits:
 The log as a whole:
 
     writer        `LogWriter`
-    upkeep        what a log holds, and commits that add no records
+    upkeep        commits that add no records
+    usage         what a log holds, and for how long
     view          the merged view
 """
 

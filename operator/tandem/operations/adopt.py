@@ -545,7 +545,7 @@ def read_log_status(
     try:
         if policy is None and not log.exists():
             return None
-        from tandem.mergelog.upkeep import LogReader
+        from tandem.mergelog.usage import LogReader
 
         reader = LogReader(log)
         if not reader.update():

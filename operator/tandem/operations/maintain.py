@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import InvalidSpec
 from tandem.mergelog.log_table import MergeLog
-from tandem.mergelog.upkeep import LogReader
+from tandem.mergelog.usage import LogReader
 from tandem.operations import adopt, runner
 from tandem.operations.adopt import is_automatic
 from tandem.operations.auto_compaction import TableMemory, decide_drop, rows_ms

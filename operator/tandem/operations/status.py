@@ -8,13 +8,13 @@ from tandem.operations.machine.state import OperationState
 from tandem.spec.status import (
     ENDED,
     Condition,
-    ConditionStatus,
     ConditionType,
     OperationResult,
     OperationStatus,
     Phase,
     Progress,
     Yielded,
+    conditions_of,
     rfc3339,
 )
 
@@ -160,25 +160,17 @@ def conditions(
     operation is in the state that its owner wants, so it has no `Ready` condition.
     """
 
-    def condition(type_: ConditionType, status: ConditionStatus, text: str = "") -> Condition:
-        return Condition(
-            type=type_,
-            status=status,
-            reason=reason,
-            message=text,
-            last_transition_time=rfc3339(now_ms),
-            observed_generation=generation,
-        )
-
-    well = phase in (Phase.SUCCEEDED, Phase.SUPERSEDED)
     failed = phase is Phase.FAILED
-    at_work = phase not in ENDED and phase is not Phase.SUSPENDED
-    ended_well: ConditionStatus = "True" if well else "False" if failed else "Unknown"
-    found = (
-        condition(ConditionType.SUCCEEDED, ended_well, message),
-        condition(ConditionType.RECONCILING, "True" if at_work else "False"),
-        condition(ConditionType.STALLED, "True" if failed else "False", message if failed else ""),
-    )
-    if phase is Phase.SUSPENDED:
-        return found
-    return (*found, condition(ConditionType.READY, ended_well))
+    ended_well = True if phase in (Phase.SUCCEEDED, Phase.SUPERSEDED) else False if failed else None
+    truths = {
+        ConditionType.SUCCEEDED: ended_well,
+        ConditionType.RECONCILING: phase not in ENDED and phase is not Phase.SUSPENDED,
+        ConditionType.STALLED: failed,
+    }
+    if phase is not Phase.SUSPENDED:
+        truths[ConditionType.READY] = ended_well
+    found = conditions_of(truths, reason, message, generation, now_ms)
+    if failed:
+        stalled = found[2].model_copy(update={"message": message})
+        return (*found[:2], stalled, *found[3:])
+    return found

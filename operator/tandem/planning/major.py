@@ -24,8 +24,7 @@ from tandem.planning.plans import (
     pack,
     partition_of,
 )
-from tandem.spec.compaction import CompactionType
-from tandem.spec.segment_rewrite import SegmentRewriteSpec
+from tandem.spec.compaction import CompactionType, SegmentRewriteSpec
 from tandem.spec.table import Granularity
 from tandem.timeline.chunks import TAG_MASKED, parse_chunk, parse_masked
 from tandem.timeline.segment_files import SegmentFile, SegmentFiles

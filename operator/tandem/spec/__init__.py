@@ -5,10 +5,9 @@ One pydantic model is the source for the command line, the custom resource defin
 
     table            `LakeTable`
     catalog          how a LakeTable names its table in a catalog
-    compaction       `TableCompaction`
+    compaction       `TableCompaction` and `SegmentRewrite`
     update           `TableUpdate` and `TableIngest`
     replace          `TableReplace`
-    segment_rewrite  `SegmentRewrite`
     log_compaction   `LogCompaction`
     common           metadata, the fields that operations share, names of labels, annotations and
                      finalizers

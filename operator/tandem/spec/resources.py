@@ -18,16 +18,18 @@ from tandem.spec.common import (
     Resource,
 )
 from tandem.spec.compaction import (
+    Codec,
     CompactionType,
     Layout,
     LayoutStrategy,
+    SegmentRewrite,
+    SegmentRewriteSpec,
     TableCompaction,
     TableCompactionSpec,
 )
 from tandem.spec.index import IndexServer, IndexServerSpec
 from tandem.spec.log_compaction import LogCompaction, LogCompactionSpec
 from tandem.spec.replace import TableReplace, TableReplaceSpec
-from tandem.spec.segment_rewrite import Codec, SegmentRewrite, SegmentRewriteSpec
 from tandem.spec.status import ResourceStatus
 from tandem.spec.table import LakeTable, LakeTableSpec
 from tandem.spec.update import (

@@ -6,6 +6,7 @@ printed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, ClassVar, Literal
@@ -94,6 +95,29 @@ class Condition(StatusModel):
     """RFC 3339, UTC."""
     observed_generation: int = 1
     """The generation of the spec that the condition is based on."""
+
+
+def conditions_of(
+    truths: Mapping[ConditionType, bool | None],
+    reason: str,
+    message: str,
+    generation: int,
+    now_ms: int,
+) -> tuple[Condition, ...]:
+    """Conditions of one reason, in the order of `truths`, where None is `Unknown`. The message is
+    that of the first one."""
+    words: dict[bool | None, ConditionStatus] = {True: "True", False: "False", None: "Unknown"}
+    return tuple(
+        Condition(
+            type=type_,
+            status=words[truth],
+            reason=reason,
+            message=message if position == 0 else "",
+            last_transition_time=rfc3339(now_ms),
+            observed_generation=generation,
+        )
+        for position, (type_, truth) in enumerate(truths.items())
+    )
 
 
 # The status of an `IndexServer`: where it answers, what it holds, and which tables it serves.

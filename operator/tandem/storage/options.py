@@ -1,5 +1,4 @@
-"""`spec.storage.options`, Secrets and the environment, as settings for a store's client;
-and how long one request may take.
+"""`spec.storage.options`, Secrets and the environment, as settings for a store's client.
 
 Options are stored in resources, plans and job files, so they must not contain secrets, which come
 from the environment or a Secret only. What is set in several places is taken from the option, then
@@ -9,17 +8,17 @@ of the environment.
 
 from __future__ import annotations
 
+import configparser
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from enum import Enum
-from typing import Final
+from pathlib import Path
 
 from tandem.errors import InvalidSpec, closest_name
 from tandem.remedies import ALLOW_HTTP, CREDENTIALS, SECRETS
-from tandem.storage import aws_profile
+from tandem.storage.time_limits import seconds_of
 
 # The options that a store's client knows, by scheme: their names, other spellings, and kinds.
 #
@@ -294,7 +293,7 @@ def settings(
         chosen.pop("profile", None)
         secret.pop("profile", None)
         # What the profile says gives way to the environment, as in AWS's own tools.
-        chosen = {**aws_profile.settings_of(named, own, {**chosen, **secret, **given}), **chosen}
+        chosen = {**profile_settings(named, own, {**chosen, **secret, **given}), **chosen}
     found = {**chosen, **secret, **given}
     for key in ("timeout", "connect_timeout"):
         if ceiling_s is not None and key in found:
@@ -463,84 +462,132 @@ def _bad(
     )
 
 
-# How long one request of a store may take, retries and all. Pure.
+# Profiles of the AWS configuration files, for `s3://` without credentials in the environment.
 #
-# Without a ceiling, options decide. With one, no request takes longer: the time for retries is what
-# the ceiling leaves after the last try and the pause before it. Requests for credentials, which may
-# precede it, have the same limits.
+# A profile gives static keys, a token, a region, an endpoint, or a role with the file of a web
+# identity. What AWS's tools do with further calls (SSO, a role by another profile, a program, MFA)
+# is left to them: `aws configure export-credentials` prints their result as variables. This module
+# must not print or log a line of these files.
 
 
-TRY_S: Final = 30.0
-"""For one try, where the options name no `timeout`."""
-CONNECT_S: Final = 5.0
-RETRY_S: Final = 60.0
-"""How long a request is retried without a ceiling: short enough for interactive use."""
-_PAUSE_S: Final = 5.0
-_LONGEST_S: Final = 366 * 86_400.0
-_PART = r"(\d{1,15}(?:\.\d{1,9})?) ?([a-zA-Z]+) ?"
-_WHOLE = re.compile(f"(?:{_PART})+", re.ASCII)
-_UNITS_S: Final[Mapping[str, float]] = {
-    unit: seconds
-    for units, seconds in (
-        ("nsec ns", 1e-9),
-        ("usec us", 1e-6),
-        ("msec ms", 1e-3),
-        ("seconds second sec s", 1.0),
-        ("minutes minute min m", 60.0),
-        ("hours hour hr h", 3_600.0),
-        ("days day d", 86_400.0),
-        ("weeks week w", 604_800.0),
-    )
-    for unit in units.split()
+_KEYS = {
+    "aws_access_key_id": "access_key_id",
+    "aws_secret_access_key": "secret_access_key",
+    "aws_session_token": "session_token",
 }
+_ROLE = {
+    "role_arn": "role_arn",
+    "role_session_name": "role_session_name",
+    "web_identity_token_file": "web_identity_token_file",
+}
+_PLACES = {"region": "region", "endpoint_url": "endpoint"}
+_FOREIGN = ("sso_session", "sso_start_url", "source_profile", "credential_source")
+_PROGRAM = "credential_process"
+# With one of these in the environment or a Secret, there is an identity already.
+_IDENTITY = (
+    "access_key_id",
+    "web_identity_token_file",
+    "container_credentials_relative_uri",
+    "container_credentials_full_uri",
+)
 
 
-@dataclass(frozen=True, slots=True)
-class TimeLimits:
-    """Of one request: `one_try` and `connect` of each try, `retries` from the first begin on after
-    which there is no further try, `pause` before a further try at most."""
-
-    one_try: timedelta
-    connect: timedelta
-    retries: timedelta
-    pause: timedelta
-
-    @property
-    def total_s(self) -> float:
-        """The longest that a request can take."""
-        return (self.one_try + self.retries + self.pause).total_seconds()
-
-
-def seconds_of(text: str) -> float | None:
-    """The seconds of a duration such as `30s` or `1m 30s`; None if it is none, is nothing, or is
-    longer than a year."""
-    if not _WHOLE.fullmatch(text):
-        return None
-    found = 0.0
-    for number, unit in re.findall(_PART, text):
-        if unit not in _UNITS_S:
-            return None
-        found += float(number) * _UNITS_S[unit]
-    return found if 1e-3 <= found <= _LONGEST_S else None
-
-
-def time_limits(client: Mapping[str, object], ceiling_s: float | None = None) -> TimeLimits:
-    """The limits of a request.
+def profile_settings(
+    named: str, environ: Mapping[str, str], present: Mapping[str, str]
+) -> dict[str, str]:
+    """The options of the store that the profile sets.
 
     Args:
-        client: the checked options `timeout` and `connect_timeout`, neither beyond the ceiling.
-        ceiling_s: for the request as a whole, in seconds; None for none.
+        named: the option `profile`, or "". Then `AWS_PROFILE` is used, then `default`, if any.
+        environ: the environment of the process.
+        present: the options that are set without the profile.
+
+    Raises:
+        InvalidSpec: there is no such profile, a file is malformed, or the profile needs AWS's own
+            tools.
     """
-    try_s = seconds_of(str(client.get("timeout", ""))) or min(TRY_S, (ceiling_s or 2 * TRY_S) / 2)
-    connect_s = seconds_of(str(client.get("connect_timeout", ""))) or min(CONNECT_S, try_s)
-    pause_s, retry_s = _PAUSE_S, RETRY_S
-    if ceiling_s is not None:
-        # A `timeout` that takes all leaves no time to try again.
-        pause_s = min(_PAUSE_S, max(0.0, ceiling_s - try_s) / 2)
-        retry_s = max(0.0, ceiling_s - try_s - pause_s)
-    return TimeLimits(
-        timedelta(seconds=try_s),
-        timedelta(seconds=connect_s),
-        timedelta(seconds=retry_s),
-        timedelta(seconds=pause_s),
-    )
+    variable = environ.get("AWS_PROFILE", "")
+    name = named or variable or "default"
+    has_identity = any(present.get(key) for key in _IDENTITY)
+    if named and has_identity:
+        raise InvalidSpec(
+            "the option names a profile, and the environment or the Secret holds an identity, too",
+            field="spec.storage.options.profile",
+            found=named,
+            expected="one of them",
+            remedy="Remove the option, or unset AWS_ACCESS_KEY_ID",
+        )
+    if has_identity or present.get("skip_signature") == "true":
+        return {}
+    profiles = _profiles(environ)
+    if name not in profiles:
+        if not named and not variable:
+            return {}
+        raise _unusable(
+            "there is no such profile",
+            name,
+            ", ".join(sorted(profiles)) or "a profile in ~/.aws/config or ~/.aws/credentials",
+            f"Did you mean {near}?"
+            if (near := closest_name(name, sorted(profiles)))
+            else "Correct AWS_PROFILE, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+        )
+    return _settings(name, profiles[name])
+
+
+def _settings(name: str, profile: Mapping[str, str]) -> dict[str, str]:
+    found = {key: profile[of] for of, key in _PLACES.items() if profile.get(of)}
+    keys = {key: profile[of] for of, key in _KEYS.items() if profile.get(of)}
+    role = {key: profile[of] for of, key in _ROLE.items() if profile.get(of)}
+    if "access_key_id" in keys and "secret_access_key" in keys and "role_arn" not in role:
+        return {**found, **keys}
+    if "web_identity_token_file" in role and "role_arn" in role:
+        return {**found, **role}
+    foreign = [key for key in (*_FOREIGN, _PROGRAM) if profile.get(key)]
+    if foreign or role or keys:
+        raise _unusable(
+            "this profile needs AWS's own tools (" + ", ".join(foreign or (*keys, *role)) + ")",
+            name,
+            "aws_access_key_id with aws_secret_access_key, or role_arn with "
+            "web_identity_token_file",
+            "Type first: unset AWS_PROFILE; "
+            f'eval "$(aws configure export-credentials --profile {name} --format env)"',
+        )
+    return found
+
+
+def _profiles(environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """All profiles of both files; the credentials file has precedence."""
+    home = Path(environ.get("HOME") or "/nonexistent")
+    config = environ.get("AWS_CONFIG_FILE") or str(home / ".aws/config")
+    credentials = environ.get("AWS_SHARED_CREDENTIALS_FILE") or str(home / ".aws/credentials")
+    found: dict[str, dict[str, str]] = {}
+    for section, values in _sections(config, "AWS_CONFIG_FILE").items():
+        kind, _, name = section.partition(" ")
+        if section == "default" or kind == "profile":
+            found[name.strip().strip("'\"") or section] = values
+    for section, values in _sections(credentials, "AWS_SHARED_CREDENTIALS_FILE").items():
+        found[section] = {**found.get(section, {}), **values}
+    return found
+
+
+def _sections(file: str, field: str) -> dict[str, dict[str, str]]:
+    # As in AWS's own tools: no interpolation, names in any case, a section of its own for each.
+    parser = configparser.RawConfigParser(default_section="", strict=False)
+    try:
+        parser.read_string(Path(file).expanduser().read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError, configparser.Error) as error:
+        # The message of a parser repeats lines of the file.
+        raise InvalidSpec(
+            "this AWS configuration file cannot be read",
+            field=field,
+            found=f"{file} ({type(error).__name__})",
+            expected="sections such as [default] with lines key = value",
+            remedy="Correct the file, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+        ) from None
+    return {section: dict(parser.items(section)) for section in parser.sections()}
+
+
+def _unusable(message: str, name: str, wanted: str, remedy: str) -> InvalidSpec:
+    return InvalidSpec(message, field="AWS_PROFILE", found=name, expected=wanted, remedy=remedy)

@@ -26,10 +26,11 @@ from obstore.exceptions import BaseError, PreconditionError
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from tandem.errors import InvalidSpec, StorageError
-from tandem.storage.options import StoreSettings, TimeLimits, time_limits
+from tandem.storage.options import StoreSettings
 from tandem.storage.paths import check_folder, check_relative, split_location
 from tandem.storage.store import PIECE, ObjectInfo, PublishingWriter, RangeReader
 from tandem.storage.store_errors import CLIENT_ERRORS, refused_settings, replaced, translated
+from tandem.storage.time_limits import TimeLimits, time_limits
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta

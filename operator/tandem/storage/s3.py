@@ -20,8 +20,9 @@ from urllib.parse import urlsplit
 from obstore.exceptions import BaseError
 
 from tandem.errors import ObjectNotFound, StorageError
-from tandem.storage.options import StoreSettings, TimeLimits
+from tandem.storage.options import StoreSettings
 from tandem.storage.store_errors import replaced, translated
+from tandem.storage.time_limits import TimeLimits
 
 # A client of botocore with the identity and the endpoint of obstore's, where that is certain.
 #

@@ -4,11 +4,10 @@ is visible when.
 No I/O and no clock: everything here works on Delta actions that were read elsewhere.
 
     working_set     what is visible when
-    segments        segments and their tags; tags of live files, in columns
+    segments        segments, live and former, and their tags; tags of live files, in columns
     segment_files   live files, each an index into columns
     file_columns    those columns
     names           names and numbers of segments; pins of versions by readers, by their names
     lineage         the parents of a segment
     chunks          time chunks; which moments of a file its deletion vector hides whole
-    history         segments that are no longer live
 """

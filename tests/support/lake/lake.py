@@ -50,8 +50,7 @@ from tandem.operations.session.options import Interceptor, passthrough
 from tandem.spec.resources import LakeTable, Operation
 from tandem.spec.status import OperationResult, OperationStatus, Phase, Reconciled
 from tandem.storage import Store, open_store
-from tandem.timeline.history import retired
-from tandem.timeline.segments import TAG_ROW_MAP, Segment, segments
+from tandem.timeline.segments import TAG_ROW_MAP, Segment, retired, segments
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

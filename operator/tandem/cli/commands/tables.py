@@ -46,8 +46,8 @@ def segments(
 ) -> Exit:
     """List segments: level, status, interval, load time, size, deleted rows."""
     from tandem.timeline.chunks import label
-    from tandem.timeline.history import retired
     from tandem.timeline.lineage import format_lineage
+    from tandem.timeline.segments import retired
     from tandem.timeline.segments import segments as segments_of
 
     log = table.log()

@@ -5,9 +5,9 @@ were taken from. They can be missing for any file: then less is excluded, and ev
 found. What is read here may be hostile: it is checked before memory is taken for it.
 
     footers        footers and bloom filters
-    cache          the facts of a table that questions have needed
+    cache          the facts of a table that questions have needed; the row groups that a condition
+                   needs
     files          where facts are stored
     row_groups     the facts of many files, as columns
-    narrow         the row groups that a condition needs
     bloom_filters  what filters say of the constants of a condition
 """

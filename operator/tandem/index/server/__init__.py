@@ -16,7 +16,6 @@ narrowing, never a row (decision 0163).
 
     coordinator        knows which executor holds which shard, and asks all at once
     shards             which shard a segment belongs to, and which executor holds which shard
-    executor           narrows files of its shards
-    executor_messages  what coordinator and executors say to each other
+    executor           narrows files of its shards; what it and the coordinator say to each other
     registration       how executors come and go: those that live, and how they are reached
 """

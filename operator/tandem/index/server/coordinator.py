@@ -24,10 +24,10 @@ from tandem.distinct import IntArray
 from tandem.errors import StorageError, TandemError, Unreachable
 from tandem.index.narrowing import GroupMatches, Narrower, open_files, together
 from tandem.index.server.calls import Background
-from tandem.index.server.executor import ExecutorService
-from tandem.index.server.executor_messages import (
+from tandem.index.server.executor import (
     FILES,
     MAX_FILES,
+    ExecutorService,
     InvalidateQuestion,
     NarrowQuestion,
     ShardQuestion,

@@ -28,15 +28,17 @@ from pydantic import ValidationError
 
 from tandem.errors import InvalidSpec, TandemError
 from tandem.index.server.calls import Answer, AnswerFiles, no_such_call, parsed
-from tandem.index.server.executor import ExecutorService, MakeFacts, ShardName
-from tandem.index.server.executor_messages import (
+from tandem.index.server.executor import (
     MAX_REPLY_BYTES,
     MAX_SIZES,
     REGISTRY_CALL,
     ExecutorCall,
+    ExecutorService,
     InvalidateQuestion,
+    MakeFacts,
     NarrowQuestion,
     NarrowReply,
+    ShardName,
     ShardQuestion,
     ShardSize,
     SlotCache,

@@ -9,11 +9,10 @@ and `tandem.planning` do.
     reporting         what its status, events, metrics and log lines say
     status_writer     writes statuses, seldom, and the terminal one reliably
     spark_jobs        jobs as SparkApplications
-    missed_deletions  operations that were deleted while no operator ran
     ended             removes operations that have ended, and follows changes of their spec
     table             the life cycle of a LakeTable, and rounds of cleaning
     automation        automatic compaction, merges of the log, drops of old rows
-    table_children    the operations that these create
+    table_children    the operations that these create, and those deleted while no operator ran
     index_server      the life cycle of an IndexServer
     index_deployment  its SparkApplication and its Service in the cluster
     index_status      composes its status

@@ -14,14 +14,13 @@ from tandem.spec.index import IndexServer, TableSelection
 from tandem.spec.loader import parse
 from tandem.spec.status import (
     Condition,
-    ConditionStatus,
     ConditionType,
     IndexServerStatus,
     ServedTable,
     ServerCache,
     ServerExecutors,
     UnservedTable,
-    rfc3339,
+    conditions_of,
 )
 from tandem.spec.table import LakeTable
 
@@ -151,23 +150,10 @@ class KnownVersion:
 def conditions(state: State, generation: int, now_ms: int) -> tuple[Condition, ...]:
     """`Ready` False alone means "in progress" to tools, so what needs a user is also `Stalled`. A
     suspended server is as its owner wants it, so it has no `Ready`."""
-    truths: list[tuple[ConditionType, bool]] = []
-    if state.ready is not None:
-        truths.append((ConditionType.READY, state.ready))
-    at_work = state.ready is False and not state.stalled
-    truths += [(ConditionType.RECONCILING, at_work), (ConditionType.STALLED, state.stalled)]
-    words: dict[bool, ConditionStatus] = {True: "True", False: "False"}
-    return tuple(
-        Condition(
-            type=type_,
-            status=words[truth],
-            reason=state.reason,
-            message=state.message if position == 0 else "",
-            last_transition_time=rfc3339(now_ms),
-            observed_generation=generation,
-        )
-        for position, (type_, truth) in enumerate(truths)
-    )
+    truths = {} if state.ready is None else {ConditionType.READY: state.ready}
+    truths[ConditionType.RECONCILING] = state.ready is False and not state.stalled
+    truths[ConditionType.STALLED] = state.stalled
+    return conditions_of(truths, state.reason, state.message, generation, now_ms)
 
 
 def held_bytes(cache: CacheAnswer) -> int:

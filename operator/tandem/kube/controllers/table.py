@@ -26,9 +26,9 @@ from tandem.kube.client.resources import (
     uid_of,
     version_of,
 )
-from tandem.kube.controllers.missed_deletions import cancel_missed
 from tandem.kube.controllers.preconditions import new_table
 from tandem.kube.controllers.status_writer import status_writer
+from tandem.kube.controllers.table_children import cancel_missed
 from tandem.kube.metrics import families
 from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.runtime.controller_tasks import LogContext, StopSignal, bound_log_context

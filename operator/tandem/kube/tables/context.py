@@ -35,7 +35,7 @@ from tandem.kube.tables.location_policy import LocationPolicy
 from tandem.locks.rules import LockEntry
 from tandem.locks.store import LockStore
 from tandem.mergelog.log_table import MergeLog
-from tandem.mergelog.upkeep import LogReader
+from tandem.mergelog.usage import LogReader
 from tandem.mergelog.versions import LogFacts
 from tandem.operations import adopt as tables
 from tandem.operations.auto_compaction import TableMemory

@@ -17,12 +17,12 @@ from tandem.spec.status import (
     LOG_INSTANT,
     WHOLE_LOG,
     Condition,
-    ConditionStatus,
     ConditionType,
     FinishedOperation,
     Phase,
     TableLock,
     TableStatus,
+    conditions_of,
     rfc3339,
 )
 
@@ -50,37 +50,23 @@ Number = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
 
 def ready(reason: Reason, message: str, generation: int, now_ms: int) -> tuple[Condition, ...]:
     """The conditions of a table that can be used."""
-    return _conditions(("True", "False", "False"), reason, message, generation, now_ms)
+    truths = {
+        ConditionType.READY: True,
+        ConditionType.RECONCILING: False,
+        ConditionType.STALLED: False,
+    }
+    return conditions_of(truths, reason, message, generation, now_ms)
 
 
 def not_ready(reason: Reason, message: str, generation: int, now_ms: int) -> tuple[Condition, ...]:
     """The conditions of a table that cannot be used (yet)."""
     lasting = reason in LASTING
-    truths: tuple[ConditionStatus, ConditionStatus, ConditionStatus] = (
-        ("False", "False", "True") if lasting else ("False", "True", "False")
-    )
-    return _conditions(truths, reason, message, generation, now_ms)
-
-
-def _conditions(
-    truths: tuple[ConditionStatus, ConditionStatus, ConditionStatus],
-    reason: Reason,
-    message: str,
-    generation: int,
-    now_ms: int,
-) -> tuple[Condition, ...]:
-    types = (ConditionType.READY, ConditionType.RECONCILING, ConditionType.STALLED)
-    return tuple(
-        Condition(
-            type=type_,
-            status=truth,
-            reason=reason,
-            message=message if type_ is ConditionType.READY else "",
-            last_transition_time=rfc3339(now_ms),
-            observed_generation=generation,
-        )
-        for type_, truth in zip(types, truths, strict=True)
-    )
+    truths = {
+        ConditionType.READY: False,
+        ConditionType.RECONCILING: not lasting,
+        ConditionType.STALLED: lasting,
+    }
+    return conditions_of(truths, reason, message, generation, now_ms)
 
 
 def compose(

@@ -52,9 +52,8 @@ from tandem.spark.jobs.edits import ReplacedRows
 from tandem.spark.runtime.control import job_table_format
 from tandem.spec.status import Reconciled
 from tandem.text import counted
-from tandem.timeline.history import retired
 from tandem.timeline.names import SegmentNumbers
-from tandem.timeline.segments import TAG_SEGMENT, Segment, Segments
+from tandem.timeline.segments import TAG_SEGMENT, Segment, Segments, retired
 
 MOST_LOST: Final = 5
 """Edits of a sorted output that come too late before its bin is left as it was."""

@@ -26,7 +26,7 @@ from tandem.planning.major import (
     SegmentRewriteRequest,
     plan_segment_rewrite,
 )
-from tandem.spec.segment_rewrite import SegmentRewrite
+from tandem.spec.compaction import SegmentRewrite
 from tandem.spec.status import Plan
 from tandem.timeline.segment_files import decode_adds
 from tandem.timeline.segments import Segments, layout_label, segments, successor_tags
