@@ -10,8 +10,9 @@ from tandem.catalogs.registered import RegisteredTable
 from tandem.errors import AccessDenied, StorageError, TableNotFound, TandemError, UnsupportedFeature
 from tandem.remedies import CREDENTIALS
 from tandem.spec.catalog import GlueName, parts_of
-from tandem.storage.options import TimeLimits, settings, time_limits
+from tandem.storage.options import settings
 from tandem.storage.s3 import client_of_service
+from tandem.storage.time_limits import TimeLimits, time_limits
 
 _ENDPOINTS: Final = ("AWS_ENDPOINT_URL_GLUE", "AWS_ENDPOINT_URL")
 """AWS's own variables of the process; those of a Secret do not count."""

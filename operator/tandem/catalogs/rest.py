@@ -23,8 +23,9 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from tandem.errors import InvalidSpec, OutcomeUnknown, StorageError
 from tandem.json_types import Json
-from tandem.storage.options import URL, TimeLimits, time_limits
+from tandem.storage.options import URL
 from tandem.storage.paths import without_userinfo
+from tandem.storage.time_limits import TimeLimits, time_limits
 
 MOST_BYTES: Final = 64 << 20
 """Of an answer: a table has at most some dozens of commits that are not published."""
