@@ -56,6 +56,8 @@ NAMES = (
     "crowded",
     "distance",
     "partcopy",
+    "row_tracking",
+    "tracked_changes",
     "bigsort",
 )
 

@@ -106,6 +106,19 @@ but for these actions{last}
 
 """
 
+TRACKED = """
+## With row tracking
+
+{cells} cells begin with a table on which Spark + Delta has enabled row tracking. `deltalake` 1.6
+refuses to commit to such tables, so Spark does what `deltalake` does elsewhere; `deltalake` reads,
+checkpoints and vacuums them. Before and after each commit, `_metadata.row_id` and
+`_metadata.row_commit_version` of each row are read by Spark: rows that are as they were keep both,
+also where the other writer moves them; changed rows keep their id, and have the version of the
+commit; new rows have ids above the high-water mark that was. Ids are unique, and the mark never
+falls. Operations that tables with row tracking [refuse](features.md) have no cells: {without}.
+
+"""
+
 OUTSIDE = """
 ## Outside of Tandem's guarantees
 
@@ -138,7 +151,9 @@ def lines() -> list[Line]:
 
 def compatibility(note: str) -> str:
     """The page."""
-    both = sorted(lines(), key=lambda line: int(line["foreign"].partition("-")[0][1:]))
+    found = sorted(lines(), key=lambda line: int(line["foreign"].partition("-")[0][1:]))
+    both = [line for line in found if line["tracking"] == "off"]
+    tracked = [line for line in found if line["tracking"] == "on"]
     record = [line for line in both if line["vectors"] == "on"]
     without = [line for line in both if line["vectors"] == "off"]
     half = HALF.format(cells=len(without)) if without else ""
@@ -155,6 +170,8 @@ def compatibility(note: str) -> str:
     text += _afterwards(record)
     if without:
         text += _vectors_off(record, without)
+    if tracked:
+        text += _tracked(tracked, _of(record, "ours"))
     text += OUTSIDE.format(vacuum=_vacuum(first), harmless=_harmless(first), as_of=AS_OF)
     return text + readers_table()
 
@@ -180,6 +197,31 @@ def _vectors_off(record: Sequence[Line], without: Sequence[Line]) -> str:
             text += _table(head, [line for line in chosen if line["foreign"] in differ], cell)
     last = ":" if text else ". There is none."
     return VECTORS_OFF.format(cells=len(without), last=last) + text
+
+
+def _tracked(record: Sequence[Line], all_ours: Sequence[str]) -> str:
+    """All outcomes on tables with deletion vectors, and without them those that differ."""
+    played = {vectors: {line["ours"] for line in record if line["vectors"] == vectors}
+              for vectors in ("on", "off")}  # fmt: skip
+    lacking = [name for name in all_ours if name not in played["on"]]
+    only = [name for name in all_ours if name in played["on"] - played["off"]]
+    parts = [", ".join(lacking)] if lacking else []
+    parts += [f"without deletion vectors also {_listed(only)}"] if only else []
+    text = TRACKED.format(cells=len(record), without="; ".join(parts) or "there is none")
+    first = [line for line in record if line["order"] == FOREIGN_FIRST]
+    with_, without = ([line for line in first if line["vectors"] == on] for on in ("on", "off"))
+    text += _table("foreign action", with_, _our_end)
+    others = {_key(line): line for line in with_}
+    differ = {
+        line["foreign"]
+        for line in without
+        if _our_end(line) != _our_end(others.get(_key(line), line))
+    }
+    if differ:
+        text += "\nWithout deletion vectors:\n\n"
+        chosen = [line for line in without if line["foreign"] in differ]
+        text += _table("foreign action", chosen, _our_end)
+    return text
 
 
 def _key(line: Line) -> tuple[str, ...]:

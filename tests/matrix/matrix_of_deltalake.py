@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import pytest
 
-from support.matrix.cells import Cell, Outcome, Stage, cells
+from support.matrix.cells import Cell, Outcome, Stage, cells, needs_spark
 
 
-@pytest.mark.parametrize("cell", [*cells("deltalake")], ids=str)
+@pytest.mark.parametrize("cell", [c for c in cells() if not needs_spark(c)], ids=str)
 def test_W_deltalake(
     stage_of_deltalake: Stage, record: Callable[[Outcome], None], cell: Cell
 ) -> None:

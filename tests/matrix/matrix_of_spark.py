@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from support.matrix.cells import Cell, Outcome, Stage, cells
+from support.matrix.cells import Cell, Outcome, Stage, cells, needs_spark
 
 
-@pytest.mark.parametrize("cell", [*cells("spark")], ids=str)
+@pytest.mark.parametrize("cell", [c for c in cells() if needs_spark(c) and not c.tracking], ids=str)
 def test_W_spark(stage_of_spark: Stage, record: Callable[[Outcome], None], cell: Cell) -> None:
     record(stage_of_spark.play(cell))

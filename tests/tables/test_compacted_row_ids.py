@@ -81,7 +81,7 @@ def merge(lake: Lake, updated: range, inserted: range) -> None:
 
 
 def in_files(lake: Lake, version: int | None = None) -> Ids:
-    """The ids and versions as the protocol defines them."""
+    """The ids and versions as the protocol defines them, of a version or the latest one."""
     snapshot = lake.log.snapshot(version)
     columns = [
         snapshot.configuration[f"delta.rowTracking.materializedRow{name}ColumnName"]

@@ -4,15 +4,15 @@ took the places of inputs. The log and the files say which ids rows have."""
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from support.lake.lake import Lake, Lakes
+from support.lake.lake import Lakes
 from support.lake.rows import rows
 from support.lake.timed import day, hours
+from support.lake.tracking import track
 from tables.replaced import DAY_2, S1, made
 from tables.test_compacted_row_ids import in_files
 from tables.test_cuts import cut
@@ -27,33 +27,6 @@ from tandem.delta.actions import (
 from tandem.delta.log.snapshot import remove_of
 from tandem.delta.row_tracking import DOMAIN
 from tandem.operations.machine.events import Point
-
-NAMES = {
-    f"delta.rowTracking.materializedRow{n}ColumnName": f"_{n}" for n in ("Id", "CommitVersion")
-}
-
-
-def track(lake: Lake) -> None:
-    """Enable row tracking, as Spark does it with a backfill: in the order of paths."""
-    snapshot = lake.log.snapshot()
-    protocol, metadata = snapshot.protocol, snapshot.metadata
-    features = protocol.writer_features | {"rowTracking", "domainMetadata", "appendOnly"}
-    tracked = {**metadata.configuration, "delta.enableRowTracking": "true", **NAMES}
-    adds: list[AddFile] = []
-    count = 0
-    for add in sorted(snapshot.adds(), key=lambda add: add.logged_path):
-        extra = {**add.extra, BASE_ROW_ID: count, ROW_COMMIT_VERSION: snapshot.version + 1}
-        adds.append(replace(add, data_change=False, extra=extra))
-        count += json.loads(str(add.stats))["numRecords"]
-    mark = json.dumps({"rowIdHighWaterMark": count - 1})
-    actions: list[Action] = [
-        CommitInfo({"operation": "SET TBLPROPERTIES"}),
-        replace(protocol, min_writer=7, writer_features=features),
-        replace(metadata, configuration=tracked),
-        DomainMetadata(DOMAIN, mark, removed=False),
-        *adds,
-    ]
-    lake.log.put_commit(snapshot.version + 1, actions, token="track")
 
 
 @pytest.mark.parametrize("layout", ["straddling", "straddling, no vectors"])

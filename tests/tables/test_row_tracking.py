@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -259,22 +258,3 @@ def test_mapped_columns_and_jobs_of_spark(
         held.succeed()
         assert ids(lake) == {n: own for n, own in before.items() if n != number}
     check_log(lake, 0)
-
-
-def test_two_writers_that_race_give_no_id_twice(new: Made) -> None:
-    """Spark assigns its ids again, too, where a commit of ours was first: it reads our mark."""
-    lake = new(rows(range(10)), tracking="true")
-    since = lake.version
-    with ThreadPoolExecutor() as pool:
-        running = [pool.submit(insert, lake, n, n + 100) for n in (1000, 1001, 1002)]
-        while any(not each.done() for each in running):
-            count = 2000 + 10 * lake.count
-            lake.do(lake.ingest(rows(range(count, count + 3))))
-            lake.do(lake.delete(f"id = {count + 1}"))
-        for each in running:
-            each.result()
-    writers = "".join("t" if "tandem" in present(lake.commit(n).info).engine else "s"
-                      for n in range(since + 1, lake.version + 1))  # fmt: skip
-    assert "tst" in writers
-    check_log(lake, since)
-    assert len(ids(lake)) == 16 + 2 * lake.count // 2

@@ -166,6 +166,15 @@ class SparkCalls:
         listed: list[Row] = found.toArrow().to_pylist()
         return listed
 
+    def row_ids(self, location: str) -> list[Row]:
+        """Of each row: `id`, its row id and commit version, and `values`, all columns as JSON."""
+        found = self._spark.sql(
+            "SELECT id, to_json(struct(*)) AS `values`, _metadata.row_id AS row_id, "
+            f"_metadata.row_commit_version AS version FROM delta.`{location}`"
+        )
+        listed: list[Row] = found.toArrow().to_pylist()
+        return listed
+
     def begin(self, statement: str, text: str, gate: str) -> None:
         """Start a statement whose condition calls the gate; come back when it stands there."""
         refused: list[Refused] = []

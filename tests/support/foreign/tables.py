@@ -338,9 +338,6 @@ TABLES: Mapping[str, Foreign] = {
     "names that differ in case": Foreign(
         file_of(pa.table({"id": LONGS, "ID": LONGS, "x": LONGS})), 3
     ),
-    "one name twice": Foreign(
-        file_of(pa.Table.from_arrays([LONGS, LONGS, LONGS], names=["id", "x", "x"]))
-    ),
     # Types and features that we do not know
     **{
         f"type {type_}": Foreign(typed(type_, *features), reason=Reason.UNSUPPORTED_FEATURE)
@@ -443,6 +440,10 @@ TABLES: Mapping[str, Foreign] = {
     ),
     "several that may be meant": Foreign(
         file_of(pa.table({"ID": LONGS, "Id": LONGS, "x": LONGS})), reason=Reason.STORAGE_ERROR
+    ),
+    "one name twice": Foreign(
+        file_of(pa.Table.from_arrays([LONGS, LONGS, LONGS], names=["id", "x", "x"])),
+        reason=Reason.STORAGE_ERROR,
     ),
     "times beyond microseconds": Foreign(
         holding(column("t", "timestamp"), t=pa.array([2**60], pa.timestamp("ms", tz="UTC"))),

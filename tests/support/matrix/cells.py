@@ -19,7 +19,8 @@ from support.foreign.process import Engine
 from support.jobs.quick_lake import just_before
 from support.lake.lake import Lake, reason
 from support.matrix.foreign import CONFLICT, FOREIGN, Foreign, Step
-from support.matrix.ours import LOG_MERGE, NEXT, OURS, Ours
+from support.matrix.ours import LOG_MERGE, NEXT, OURS, REFUSED_WITH_TRACKING, Ours
+from support.matrix.row_ids import RowIds
 from support.matrix.rows import COLUMNS, Model, Rows, columns_of, difference
 from support.matrix.tables import (
     MADE_BY_SPARK,
@@ -53,22 +54,26 @@ class Cell:
     foreign: str
     order: Order
     vectors: bool = True
+    tracking: bool = False
 
     def __str__(self) -> str:
         half = "" if self.vectors else ", vectors off"
+        half += ", row tracking" if self.tracking else ""
         return f"{self.foreign}, {self.ours}, {self.order}{half}".replace(" ", "-")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """`vectors`: "on" or "off" in the table that the cell begins with. `began` says where the
-    foreign one stood when ours committed: "before" it had read the table, "after" it had not begun.
+    """`vectors`, `tracking`: "on" or "off" in the table that the cell begins with. `began` says
+    where the foreign one stood when ours committed: "before" it had read the table, "after" it had
+    not begun.
     `rows`: the serial order that the rows are of."""
 
     ours: str
     foreign: str
     order: str
     vectors: str
+    tracking: str
     began: str
     our_end: str
     foreign_end: str
@@ -79,23 +84,25 @@ class Outcome:
         return asdict(self)
 
 
-def cells(engine: str | None = None) -> Iterator[Cell]:
-    """All of them, or those whose foreign action is of `engine`: on tables with deletion vectors,
-    then on tables without."""
-    for vectors in (True, False):
-        for name, foreign in FOREIGN.items():
-            if engine is not None and (engine == "spark") != needs_spark(foreign):
-                continue
-            if vectors not in foreign.on:
-                continue
-            for ours in OURS:
-                for order in Order:
-                    yield Cell(ours, name, order, vectors)
+def cells() -> Iterator[Cell]:
+    """All of them: on tables with deletion vectors, then on tables without; then the same with row
+    tracking, but for operations that are refused there."""
+    for tracking in (False, True):
+        for vectors in (True, False):
+            for name, foreign in FOREIGN.items():
+                if vectors not in foreign.on or tracking not in foreign.tracking:
+                    continue
+                for ours in OURS:
+                    if tracking and (ours, vectors) in REFUSED_WITH_TRACKING:
+                        continue
+                    for order in Order:
+                        yield Cell(ours, name, order, vectors, tracking)
 
 
-def needs_spark(foreign: Foreign) -> bool:
+def needs_spark(cell: Cell) -> bool:
     """Whether Spark + Delta writes: the action, or the table that it is done to."""
-    return foreign.engine == "spark" or foreign.shape in MADE_BY_SPARK
+    foreign = FOREIGN[cell.foreign]
+    return foreign.engine == "spark" or foreign.shape in MADE_BY_SPARK or cell.tracking
 
 
 @dataclass(frozen=True)
@@ -119,8 +126,9 @@ class _Play:
         self.ours: Ours = OURS[cell.ours]
         by_k = self.ours.partitioned
         self.lake: Lake = stage.tables.fresh(
-            self.foreign.shape, partitioned=by_k, vectors=cell.vectors
+            self.foreign.shape, partitioned=by_k, vectors=cell.vectors, tracking=cell.tracking
         )
+        self.row_ids = RowIds(self.lake, stage.spark) if cell.tracking else None
         self.handle = uuid.uuid4().hex[:12]
         self.refused: list[str] = []
         self.done_by_foreign = False
@@ -137,6 +145,7 @@ class _Play:
             except UnsupportedFeature:
                 return self._unprepared(start)
         self._open()
+        self._look(ours=True)
         if self.cell.order is Order.FOREIGN_FIRST:
             done = self._foreign_first()
         else:
@@ -148,7 +157,13 @@ class _Play:
         rows, now = self._judge(start, done)
         after = self._next_ones(now)
         assert written_wrongly(self.lake.log) == [], self.cell
+        assert self.row_ids is None or self.row_ids.wrong == [], self.cell
         return self._outcome(began, self._our_end(done), rows, after)
+
+    def _look(self, *, ours: bool) -> None:
+        """At row ids."""
+        if self.row_ids is not None:
+            self.row_ids.look(ours=ours)
 
     def _outcome(self, began: str, our_end: str, rows: str, after: str) -> Outcome:
         return Outcome(
@@ -156,6 +171,7 @@ class _Play:
             self.cell.foreign,
             self.cell.order.value,
             "on" if self.cell.vectors else "off",
+            "on" if self.cell.tracking else "off",
             began,
             our_end,
             self._foreign_end(),
@@ -184,12 +200,14 @@ class _Play:
         done = self.lake.run(self.ours.make(self.lake), interceptor=interceptor, ports=ports)
         if not self.done_by_foreign and not self.refused:
             self._act()  # ours was refused before it came so far
+        self._look(ours=True)
         return done
 
     def _ours_first(self) -> OperationStatus:
         if self.foreign.gated:
             self._begin()
         done = self.lake.run(self.ours.make(self.lake), ports=self._ports(self.ours))
+        self._look(ours=True)
         self._act()
         if not self.done_by_foreign:
             self._open()
@@ -222,6 +240,7 @@ class _Play:
             self.refused.append(error.name)
         else:
             self.done_by_foreign = True
+        self._look(ours=False)
 
     def _perform(self, step: Step) -> None:
         if step.engine == "harness":
@@ -241,6 +260,8 @@ class _Play:
 
     def _meddle(self, what: str) -> None:
         match what:
+            case "open again":
+                self._open()
             case "age the log":
                 age_the_log(self.lake.path)
             case "add an unknown feature":
@@ -254,7 +275,8 @@ class _Play:
         return str(self.lake.path.with_name(f"{self.lake.path.name}-gate"))
 
     def _sql(self, step: Step, gate: str) -> str:
-        return step.what.format(table=self.lake.sql_name, gate=gate)
+        first = self.lake.first_version
+        return step.what.format(table=self.lake.sql_name, gate=gate, first=first)
 
     # What came of it
 
@@ -360,7 +382,10 @@ class _Play:
         """Our next compaction and our next update."""
         ends = []
         for name, ours in NEXT.items():
+            if self.cell.tracking and (name, self.cell.vectors) in REFUSED_WITH_TRACKING:
+                continue
             done = self.lake.run(ours.make(self.lake), ports=self._ports(ours))
+            self._look(ours=True)
             gap = self.foreign.loses_history and self.ours.prepare is not None
             if name in self.foreign.next_refused or (gap and reason(done) == "BaseHistoryGap"):
                 assert reason(done) in _NAMED, f"{self.cell}: next {name}: {done}"

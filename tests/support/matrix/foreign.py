@@ -7,7 +7,7 @@ One line per column of the matrix: to add one, add it here. A step is what one e
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from support.matrix.rows import (
@@ -34,8 +34,9 @@ EngineName = Literal["deltalake", "spark", "harness"]
 @dataclass(frozen=True)
 class Step:
     """`what` with `arguments`, by deltalake; or `what` is SQL for Spark, where `{table}` is
-    the table and `{gate}` a condition that holds once it may go on. The harness itself ages
-    files and writes raw commits."""
+    the table, `{gate}` a condition that holds once it may go on, and `{first}` the version that
+    the cell begins with. The harness itself ages files, writes raw commits, and has deltalake
+    look at the latest version."""
 
     engine: EngineName
     what: str
@@ -56,7 +57,8 @@ class Foreign:
     `removes_files`: a vacuum without retention, which takes the files of versions that it has not
     seen. `boundary`: it replaces the table, so that unmerged records of a log are void.
     `loses_history`: it removes commits, which a log of blocks may not have seen. `on`: on which
-    tables it is played, those with deletion vectors, those without, or both."""
+    tables it is played, those with deletion vectors, those without, or both; `tracking`: the same
+    of row tracking. deltalake commits to no table that has it, so Spark + Delta stands in there."""
 
     steps: tuple[Step, ...]
     model: Model
@@ -72,6 +74,7 @@ class Foreign:
     boundary: bool = False
     loses_history: bool = False
     on: tuple[bool, ...] = (True, False)
+    tracking: tuple[bool, ...] = (True, False)
 
     @property
     def engine(self) -> EngineName:
@@ -133,7 +136,7 @@ def _spark_merge(condition: str = "") -> str:
     )
 
 
-FOREIGN: dict[str, Foreign] = {
+_ELSEWHERE: dict[str, Foreign] = {
     "W1-deltalake-append": Foreign(_lake("append", rows=NEW), appended(NEW), blind=True),
     "W1-deltalake-append-new-partition": Foreign(
         _lake("append", rows=[{**row, "k": 7} for row in NEW]),
@@ -339,6 +342,104 @@ FOREIGN: dict[str, Foreign] = {
         refuses=_CONSTRAINED,
         next_refused=frozenset({"update"}),
     ),
+}
+
+_MERGES_SCHEMA = "SET spark.databricks.delta.schema.autoMerge.enabled"
+
+_STANDS_IN: dict[str, Foreign] = {
+    "W1-spark-insert-new-partition": Foreign(
+        _spark(f"INSERT INTO {{table}} SELECT id, 7, id * 100, {SQL_MOMENT} FROM range(100, 110)"),
+        appended([{**row, "k": 7} for row in NEW]),
+        shape="partitioned",
+        blind=True,
+    ),
+    "W1-spark-insert-schema-merge": Foreign(
+        (
+            *_spark(f"{_MERGES_SCHEMA} = true"),
+            *_spark(
+                "INSERT INTO {table} BY NAME SELECT id, id % 5 AS k, id * 100 AS v, "
+                f"{SQL_MOMENT} AS ts, 'new' AS w FROM range(100, 110)"
+            ),
+            *_spark(f"{_MERGES_SCHEMA} = false"),
+        ),
+        after(appended([{**row, "w": "new"} for row in NEW]), with_column("w")),
+        blind=True,
+    ),
+    "W2-spark-delete-all": Foreign(
+        _spark("DELETE FROM {table}"), deleted(lambda _: True), boundary=True
+    ),
+    "W2-spark-update-moves-partitions": Foreign(
+        _spark("UPDATE {table} SET k = (k + 1) % 5, v = v + 1000 WHERE id >= 5 AND id < 25"),
+        _UPDATED,
+        shape="partitioned",
+    ),
+    "W4-spark-overwrite": Foreign(
+        _spark(f"INSERT OVERWRITE {{table}} SELECT {_INSERTED} FROM range(77, 78)"),
+        lambda _: ONE,
+        boundary=True,
+        refuses=_UNKNOWN_AGES,
+    ),
+    "W4-spark-replace-where": Foreign(
+        _spark(
+            f"INSERT INTO {{table}} REPLACE WHERE k = 4 SELECT id, k, v, {SQL_MOMENT} AS ts FROM "
+            "VALUES (150L, 4L, 1L), (151L, 4L, 1L), (152L, 4L, 1L) AS s(id, k, v)"
+        ),
+        after(deleted(lambda row: row["k"] == 4), appended([{**row, "k": 4} for row in FOURS])),
+        refuses=_UNKNOWN_AGES,
+    ),
+    "W4-spark-restore": Foreign(
+        _spark("RESTORE TABLE {table} TO VERSION AS OF {first}"),
+        lambda of: _first(of),
+        prepare=_spark("DELETE FROM {table} WHERE id >= 35"),
+        prepared=deleted(id_in(range(35, 40))),
+        boundary=True,
+        refuses=_UNKNOWN_AGES,
+    ),
+    "W5-spark-log-cleanup": Foreign(
+        (
+            *_spark(f"INSERT INTO {{table}} SELECT {_INSERTED} FROM range(100, 110)"),
+            Step("harness", "open again"),
+            *_lake("checkpoint"),
+            Step("harness", "age the log"),
+            *_lake("clean_log"),
+        ),
+        appended(NEW),
+        blind=True,
+        loses_history=True,
+        refuses=_UNKNOWN_AGES,
+    ),
+    "W10-spark-append-only": Foreign(
+        _spark(f"INSERT INTO {{table}} SELECT {_INSERTED} FROM range(100, 110)"),
+        appended(NEW),
+        shape="append-only",
+        blind=True,
+        refuses=_HIDES_ROWS,
+        next_refused=frozenset({"update"}),
+    ),
+    "W10-spark-change-data-feed-append": Foreign(
+        _spark(f"INSERT INTO {{table}} SELECT {_INSERTED} FROM range(100, 110)"),
+        appended(NEW),
+        shape="change data feed",
+        blind=True,
+        refuses=_HIDES_ROWS,
+        next_refused=frozenset({"update"}),
+    ),
+}
+
+
+def _on_tracked(name: str, foreign: Foreign) -> tuple[bool, ...]:
+    """Whether an action of any table is played on tables with row tracking, too. An unknown feature
+    refuses all of ours there, as everywhere."""
+    commits = foreign.engine == "deltalake" and foreign.steps[0].what not in _KEEPS_LOG
+    return (False,) if commits or name.startswith("W10-unknown") else (False, True)
+
+
+_KEEPS_LOG = ("vacuum", "checkpoint")
+"""What deltalake does to a table with row tracking."""
+
+FOREIGN: dict[str, Foreign] = {
+    **{name: replace(each, tracking=_on_tracked(name, each)) for name, each in _ELSEWHERE.items()},
+    **{name: replace(each, tracking=(True,)) for name, each in _STANDS_IN.items()},
 }
 
 

@@ -31,7 +31,10 @@ def collected(earlier: Iterable[Outcome] = ()) -> list[Outcome]:
             outcome = Outcome(**json.loads(line))
             found[_key(outcome)] = outcome
     wanted = [
-        (cell.foreign, cell.ours, cell.order.value, "on" if cell.vectors else "off")
+        (
+            *(cell.foreign, cell.ours, cell.order.value),
+            *("on" if on else "off" for on in (cell.vectors, cell.tracking)),
+        )
         for cell in cells()
     ]
     missing = [key for key in wanted if key not in found]
@@ -41,7 +44,7 @@ def collected(earlier: Iterable[Outcome] = ()) -> list[Outcome]:
 
 
 def _key(outcome: Outcome) -> tuple[str, ...]:
-    return outcome.foreign, outcome.ours, outcome.order, outcome.vectors
+    return outcome.foreign, outcome.ours, outcome.order, outcome.vectors, outcome.tracking
 
 
 def write(outcomes: Sequence[Outcome], path: Path = RECORD) -> None:

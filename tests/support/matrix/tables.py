@@ -2,7 +2,8 @@
 
 Where nothing speaks against it there are three loads of ours, a few rows deleted by us, and a
 load by deltalake: segments of ours with and without deletion vectors, and a foreign one. Without
-vectors, a table has the protocol and the properties that its engine gives it by default.
+vectors, a table has the protocol and the properties that its engine gives it by default. With row
+tracking, Spark has enabled it, and moved two rows.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _GONE = (13, 27)
+_MOVED = (32, 33)
 START: Rows = deleted(id_in(_GONE))(rows(range(40)))
 """Rows of every shape, but for columns that it has besides."""
 
@@ -58,13 +60,20 @@ class MatrixTables:
         self.sql = sql
         self._made = 0
 
-    def fresh(self, shape: str, *, partitioned: bool = False, vectors: bool = True) -> Lake:
-        """`partitioned`: by `k`, whatever its shape is. `vectors`: with deletion vectors."""
+    def fresh(
+        self, shape: str, *, partitioned: bool = False, vectors: bool = True, tracking: bool = False
+    ) -> Lake:
+        """`partitioned`: by `k`, whatever its shape is. `vectors`: with deletion vectors.
+        `tracking`: with row tracking."""
         name = shape.replace(" ", "-") + ("-by-k" if partitioned else "")
-        template = self._root / "templates" / (name if vectors else f"{name}-vectors-off")
+        name += ("" if vectors else "-vectors-off") + ("-tracked" if tracking else "")
+        template = self._root / "templates" / name
         if not template.exists():
             by = ["k"] if partitioned else []
-            _Maker(self, template, by, vectors).make(shape)
+            maker = _Maker(self, template, by, vectors)
+            maker.make(shape)
+            if tracking:
+                maker.track(shape)
         self._made += 1
         path = self._root / f"cell-{self._made}"
         shutil.copytree(template, path)
@@ -121,9 +130,19 @@ class _Maker:
             case _:
                 raise ValueError(shape)
 
+    def track(self, shape: str) -> None:
+        """Enable row tracking: files get base ids by a backfill. Then Spark moves two rows, so that
+        one file has their ids in columns."""
+        self._sql("ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableRowTracking' = 'true')")
+        if shape != "append-only":
+            self._sql(f"UPDATE {{table}} SET v = v WHERE id IN {_MOVED}")
+
     @property
     def _lake(self) -> Lake:
         return self.tables.lake(self.path)
+
+    def _sql(self, text: str) -> None:
+        self.tables.sql.call("sql", text=text.format(table=f"delta.`{self.path}`"))
 
     def _of_ours(self) -> None:
         if self.by:
@@ -165,7 +184,7 @@ class _Maker:
             ),
             f"DELETE FROM {{table}} WHERE id IN {_GONE}",
         ):
-            self.tables.sql.call("sql", text=statement.format(table=f"delta.`{self.path}`"))
+            self._sql(statement)
 
 
 def _batch(number: int, without: tuple[int, ...] = ()) -> pa.Table:

@@ -38,11 +38,11 @@ class FieldIndex:
 
     def __init__(self, fields: Sequence[pa.Field]) -> None:
         self._fields = fields
-        self._exact: dict[str, int] = {}
+        self._exact: dict[str, list[int]] = {}
         self._folded: dict[str, list[int]] = {}
         self._ids: dict[bytes, int] = {}
         for index, field in enumerate(fields):
-            self._exact.setdefault(field.name, index)
+            self._exact.setdefault(field.name, []).append(index)
             self._folded.setdefault(field.name.lower(), []).append(index)
             id_ = (field.metadata or {}).get(FIELD_ID)
             if id_ is not None:
@@ -54,15 +54,13 @@ class FieldIndex:
         By field id if the table maps by id and the file has ids, otherwise by physical name
         (exact, or else the only one that differs in case, as in Spark).
 
-        Raises: pa.ArrowInvalid if several differ only in case, and none is spelled as in the
-            table.
+        Raises: pa.ArrowInvalid if several are spelled as in the table, of which engines read
+            different ones, or if several differ only in case, and none is spelled so.
         """
         if by_id and field.field_id is not None and self._ids:
             return self._ids.get(str(field.field_id).encode())
         name = field.physical_name
-        if name in self._exact:
-            return self._exact[name]
-        same = self._folded.get(name.lower(), [])
+        same = self._exact.get(name) or self._folded.get(name.lower(), [])
         if len(same) > 1:
             names = ", ".join(self._fields[i].name for i in same)
             raise pa.ArrowInvalid(f"column {name} may be any of {names}")

@@ -8,7 +8,7 @@ whole, which is always right. This module reads no log, and knows nothing of why
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -47,6 +47,7 @@ from tandem.delta.datafiles.reader import (
 )
 from tandem.delta.datafiles.row_ids import (
     MOST_ROWS,
+    RowIdColumns,
     encoded_row_ids,
     with_row_ids,
     without_row_ids,
@@ -68,8 +69,8 @@ from tandem.storage.store import Store
 _TINY: Final = 2_048
 """Row groups of fewer rows are encoded together if several in a row change: each costs as much as
 encoding about so many rows."""
-_ID_BYTES: Final = 16 * MOST_ROWS
-"""Ids and versions of a row group take at most so much memory if its other columns are copied."""
+_ID_BYTES: Final = 8 * MOST_ROWS
+"""Versions of a row group take so much memory at most, beside its other columns that change."""
 _MOST_ROWS: Final = 64 << 20
 """Rows of a row group that Arrow writes at most."""
 
@@ -136,6 +137,8 @@ class _Splittable:
         table: with the columns that the file has, in its order, without those of row ids.
         like: the schema of edits: with columns of row ids at the end, if the table has them.
         starts: the position of the first row of each row group, and the number of rows.
+        row_ids: the columns of row ids that edits have.
+        has_ids: whether the file has them.
     """
 
     source: CopySource
@@ -144,6 +147,8 @@ class _Splittable:
     like: FileFooter
     starts: Positions
     encoder: ColumnEncoder
+    row_ids: tuple[str, ...]
+    has_ids: bool
 
 
 class FileEditor:
@@ -239,12 +244,15 @@ class FileEditor:
         if footer is None:
             return Unfit.FOOTER
         self._require_rows(footer.rows)
-        ids, plain = self.table.row_ids, self.table.without_row_ids
         try:
-            footer = without_row_ids(footer, ids)
+            footer = without_row_ids(footer, self.table.row_ids)
         except FooterInvalid:
             return Unfit.FOOTER
-        table = table_of(footer, plain)
+        has_ids = footer is not source.footer
+        ids = self.table.row_ids if has_ids or self.origin is not None else ()
+        if ids and any(group.rows > MOST_ROWS for group in footer.groups):
+            return Unfit.FOOTER
+        table = table_of(footer, self.table.without_row_ids)
         if table is None:
             return Unfit.COLUMNS
         why = cannot_be_edited(footer, table, written_by_us(table))
@@ -252,7 +260,8 @@ class FileEditor:
             return why
         starts = np.cumsum([0, *(group.rows for group in footer.groups)], dtype=np.int64)
         like = with_row_ids(footer, self.table) if ids else footer
-        return _Splittable(source, footer, table, like, starts, ColumnEncoder(footer, table))
+        encoder = ColumnEncoder(footer, table)
+        return _Splittable(source, footer, table, like, starts, encoder, ids, has_ids)
 
     def _require_rows(self, found: int) -> None:
         if found != self._rows:
@@ -364,7 +373,8 @@ class _Edit:
         self._change = change
         self._joined = joined
         self._check = check
-        self._ids = editor.table.row_ids
+        self._ids = found.row_ids
+        self._kept_ids: RowIdColumns | None = None
         self._open = ExitStack()
         self._readers: dict[tuple[str, ...], DataFileReader] = {}
         self._float_columns: dict[tuple[str, ...], FloatColumns] = {}
@@ -384,7 +394,7 @@ class _Edit:
         if self._copy_earlier(key):
             return
         record = _Encoded(key, self._joined.count, [])
-        if piece.how is _How.ROWS or not self._encode_columns(piece.first, group, record):
+        if piece.how is _How.ROWS or not self._encode_columns(piece, group, record):
             self._encode_rows(piece, record)
         self.encoded.append(record)
 
@@ -414,23 +424,28 @@ class _Edit:
         self._joined.copy(source, footer, group, floats)
         self.bytes_copied += group.size
 
-    def _encode_columns(self, number: int, group: RowGroup, record: _Encoded) -> bool:
-        """Encode the columns that change, and copy the others; False, with nothing done, if that
-        would take too much memory."""
-        fields = self._found.table.data_schema.fields
-        columns = [n for n, field in enumerate(fields) if field.name in self._change.columns]
-        reader = self._reader([*(fields[n].name for n in columns), *self._ids])
-        batches, held = [], 0
+    def _encode_columns(self, piece: _Piece, group: RowGroup, record: _Encoded) -> bool:
+        """Encode the columns that change, and copy the others, but for row ids that the file does
+        not have; False, with nothing done, if that would take too much memory."""
+        number, fields = piece.first, self._found.table.data_schema.fields
+        new = {} if piece.how is _How.COPIED else self._change.columns
+        columns = [n for n, field in enumerate(fields) if field.name in new]
+        names = [*(fields[n].name for n in columns), *(name for name in self._ids if name in new)]
+        parts: list[ChunkSource] = []
         most = GROUP_BYTES + (_ID_BYTES if self._ids else 0)
-        for batch in self._batches(reader, number, number):
-            batches.append(batch)
-            held += batch.nbytes
-            if held > most:
-                return False
-        decoded = sum(batch.num_rows for batch in batches)
-        if decoded != group.rows:
-            raise FooterInvalid(f"{decoded} rows in row group {number}, {group.rows} by the footer")
-        parts = self._encode(columns, pa.Table.from_batches(batches), number, reader)
+        if names:
+            reader = self._reader(names)
+            batches, held = [], 0
+            for batch in self._batches(reader, number, number):
+                batches.append(batch)
+                held += batch.nbytes
+                if held > most:
+                    return False
+            decoded = sum(batch.num_rows for batch in batches)
+            if decoded != group.rows:
+                raise FooterInvalid(f"{decoded} rows in row group {number}, not {group.rows}")
+            parts = self._encode(columns, pa.Table.from_batches(batches), number, reader)
+        parts += self._other_ids(number, group, new)
         changed = {*self._found.encoder.leaves(columns)}
         kept = {n: chunk for n, chunk in enumerate(group.chunks) if n not in changed}
         others = [field.name for n, field in enumerate(fields) if n not in columns]
@@ -439,6 +454,25 @@ class _Edit:
         self.bytes_copied += sum(chunk.data.size for chunk in kept.values())
         self._assemble(group.rows, [part, *parts], record)
         return True
+
+    def _other_ids(
+        self, number: int, group: RowGroup, changed: Collection[str]
+    ) -> list[ChunkSource]:
+        """The columns of row ids of a row group that do not change."""
+        names = [name for name in self._ids if name not in changed]
+        if not names:
+            return []
+        if self._kept_ids is None:
+            source, editor = self._found.source, self._editor
+            assert source.footer is not None
+            in_file = (self._source(), source.footer) if self._found.has_ids else None
+            columns = RowIdColumns(
+                source.store, source.path, editor.table, editor.origin, in_file=in_file
+            )
+            self._kept_ids = self._open.enter_context(columns)
+        parts = self._kept_ids.of(number, group, int(self._found.starts[number]), names)
+        self.bytes_copied += sum(c.data.size for part in parts for c in part.chunks.values())
+        return parts
 
     def _encode_rows(self, piece: _Piece, record: _Encoded) -> None:
         columns = range(len(self._found.table.data_schema))
@@ -467,8 +501,9 @@ class _Edit:
         like = self._found.footer.groups[number]
         dictionary = compact_leaves(reader.metadata, number)
         parts = self._found.encoder.encode(columns, rows, like, dictionary)
-        if self._ids:
-            parts.append(encoded_row_ids(rows.select(self._ids), self._editor.table, like))
+        ids = [name for name in self._ids if name in rows.column_names]
+        if ids:
+            parts.append(encoded_row_ids(rows.select(ids), self._editor.table, like))
         self.bytes_encoded += sum(c.data.size for part in parts for c in part.chunks.values())
         return parts
 

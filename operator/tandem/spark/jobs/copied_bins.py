@@ -289,11 +289,11 @@ def _judge(
     if source.footer is None:
         return Unfit.FOOTER, None
     require_rows(input_, source.footer.rows)
-    if row_ids and any(group.rows > MOST_ROWS for group in source.footer.groups):
-        return Unfit.FOOTER, None
     try:
         own = without_row_ids(source.footer, row_ids)
     except FooterInvalid:
+        return Unfit.FOOTER, None
+    if own is not source.footer and any(group.rows > MOST_ROWS for group in own.groups):
         return Unfit.FOOTER, None
     return unfit(own, demands, deleted=deleted) or source.footer, source.version
 
@@ -367,7 +367,7 @@ class BinFiles:
         origin: RowOrigin | None = None,
     ) -> None:
         """`origin`: that of rows whose ids may not be in the file."""
-        own = like = footer
+        own = footer
         with (
             copying(path, self.table),
             CopySource(store, path, footer, version).open() as source,
@@ -377,14 +377,17 @@ class BinFiles:
             ids = None
             if origin is not None:
                 own = without_row_ids(footer, self.table.row_ids)
-                like = with_row_ids(own, self.table)
-                found = RowIdColumns(store, path, self.table, origin, in_file=own is not footer)
+                in_file = (source, footer) if own is not footer else None
+                found = RowIdColumns(store, path, self.table, origin, in_file=in_file)
                 ids = opened.enter_context(found)
+            position = 0
             for number, group in enumerate(own.groups):
+                start, position = position, position + group.rows
                 if not group.rows:
                     continue
                 if self._open is None:
                     values = self.bin.partition_values
+                    like = own if ids is None else with_row_ids(own, self.table)
                     self._open = JoinedFile(
                         self.store, self.prefix, self.table, like, self.task, values
                     )
@@ -393,7 +396,8 @@ class BinFiles:
                     self._open.copy(source, own, group, summaries)
                 else:
                     columns = ChunkSource(source, own, dict(enumerate(group.chunks)), summaries)
-                    self._open.assemble(group.rows, [columns, ids.of(number, group)])
+                    parts = ids.of(number, group, start, self.table.row_ids)
+                    self._open.assemble(group.rows, [columns, *parts])
                 if self._open.is_full or 0 < self.target <= self._open.size:
                     self._finish()
 
