@@ -34,6 +34,7 @@ ORDER = (
     "critical",
     "distance",
     "partcopy",
+    "row_tracking",
     "bigsort",
     "replace",
     "snapshot",

@@ -17,7 +17,7 @@ from support.jobs.quick_lake import QuickLake
 from support.lake.lake import Lake, message, reason
 from support.lake.rows import rows
 from support.lake.tracking import NAMES, track
-from tables.test_compacted_row_ids import Ids, in_files
+from tables.test_compacted_row_ids import in_files
 from tandem.delta.actions import BASE_ROW_ID, ROW_COMMIT_VERSION
 from tandem.delta.log.codec import encode_action
 from tandem.delta.row_tracking import DOMAIN
@@ -197,14 +197,14 @@ def bases(lake: QuickLake, *found: int) -> None:
     lake.log_raw(*changed)
 
 
-def ids_of_rows(lake: QuickLake) -> Ids:
+def ids_of_rows(lake: QuickLake) -> dict[int, int]:
     """Though some are given twice."""
-    found: dict[int, tuple[int, int]] = {}
+    found: dict[int, int] = {}
     for add in lake.log.snapshot().adds():
         table = pq.read_table(lake.path / add.path)
         own = table[IDS].to_pylist() if IDS in table.column_names else [None] * table.num_rows
         for at, key in enumerate(table["id"].to_pylist()):
-            found[key] = (add.extra[BASE_ROW_ID] + at if own[at] is None else own[at], 0)
+            found[key] = add.extra[BASE_ROW_ID] + at if own[at] is None else own[at]
     return found
 
 
@@ -217,7 +217,7 @@ def test_base_ids_that_overlap(lake: QuickLake, operation: str) -> None:
     lake.do(REWRITES[operation](lake))
     assert ids_of_rows(lake) == before
     lake.do(WRITES["ingest"](lake))
-    new = {n for key, (n, _) in ids_of_rows(lake).items() if key >= 100}
+    new = {n for key, n in ids_of_rows(lake).items() if key >= 100}
     assert min(new) > 209
 
 
