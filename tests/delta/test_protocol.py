@@ -156,13 +156,15 @@ def test_rows_that_keep_their_ids_rule_out_what_would_lose_them() -> None:
     tracked = {"delta.enableRowTracking": "TRUE", **names}
     features = frozenset({"rowTracking", "deletionVectors"})
     both = Protocol(3, 7, features - {"rowTracking"}, features)
-    assert _refused(_named("rowTracking"), _metadata(tracked)) == {U, D, M, P}
+    assert _refused(_named("rowTracking"), _metadata(tracked)) == {P}
     vectors = {**tracked, "delta.enableDeletionVectors": "true"}
-    assert _refused(both, _metadata(vectors)) == {U, M, P}
+    assert _refused(both, _metadata(vectors)) == {P}
     assert row_id_columns(both, _metadata(vectors)) == ("_id", "_version")
     for wrong in ("ID", "_VERSION", ""):
         clash = {**vectors, "delta.rowTracking.materializedRowIdColumnName": wrong}
         assert _refused(both, _metadata(clash)) == {C, U, M, P}
+        without = {**clash, "delta.enableDeletionVectors": "false"}
+        assert _refused(both, _metadata(without)) == {C, U, D, M, P}
     suspended = {**vectors, "delta.rowTrackingSuspended": "true"}
     assert _refused(both, _metadata(suspended)) == WRITES | OF_LOG
     assert _refused(both, _metadata(suspended | {"delta.enableRowTracking": "false"})) == set()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -21,6 +22,7 @@ from spark.local_exchange import LocalExchange
 from support.jobs import job_files as jobs
 from tandem.delta import dv
 from tandem.delta.datafiles.edited_files import FileEditor
+from tandem.delta.datafiles.encoded_columns import NewValues
 from tandem.delta.datafiles.reader import RowOrigin
 from tandem.errors import ManifestInvalid
 from tandem.jobs.formats import (
@@ -192,18 +194,32 @@ def test_rows_keep_their_ids_and_versions(
 def assert_edit_keeps(
     job: Control, path: str, size: int, rows: int, ids: Ids, origin: RowOrigin | None = None
 ) -> None:
-    """An edit without every second row."""
-    drops, path = BitMap64(range(1, rows, 2)), object_path(path)
+    """An edit without every second row; one with new values for some rows, which have no version
+    then; and one without a single row, so that other row groups are copied."""
+    path = object_path(path)
     editor = FileEditor(
         job.store, path, size, rows, job_table_format(job.spec.table), prefix="edits",
         partition_values={}, origin=origin,
     )  # fmt: skip
-    edit = editor.edit(drops).file
-    assert IDS not in edit.stats
-    found = pq.read_table(Path(job.store.location.removeprefix("file://")) / edit.path).to_pydict()
-    kept = dict(zip(found["key"], zip(found[IDS], found[VERSIONS], strict=True), strict=True))
-    assert kept.items() <= ids.items()
-    assert len(kept) == edit.rows == rows - len(drops)
+    folder = Path(job.store.location.removeprefix("file://"))
+    positions = np.arange(0, rows, 3)
+    texts = {"s": ["new"] * len(positions), VERSIONS: pa.nulls(len(positions), pa.int64())}
+    new = NewValues(positions, pa.table(texts), frozenset(texts))
+    for drops, values in (
+        (BitMap64(range(1, rows, 2)), None),
+        (BitMap64(), new),
+        (BitMap64([rows - 1]) if rows > 1 else BitMap64(), new),
+        (BitMap64([rows - 1]) if rows > 1 else BitMap64(), None),
+    ):
+        edit = editor.edit(drops, values)
+        assert IDS not in edit.file.stats
+        found = pq.read_table(folder / edit.file.path).to_pydict()
+        kept = dict(zip(found["key"], zip(found[IDS], found[VERSIONS], strict=True), strict=True))
+        assert len(kept) == edit.file.rows == rows - len(drops)
+        changed = {key for key, text in zip(found["key"], found["s"], strict=True) if text == "new"}
+        assert len(changed) == (0 if values is None else len({*positions.tolist()} - {*drops}))
+        expected = {key: (ids[key][0], None if key in changed else ids[key][1]) for key in kept}
+        assert kept == expected
 
 
 FILES = [

@@ -50,11 +50,17 @@ def zstd(spark: SparkSession, delta_spark: SparkSession) -> Iterator[SparkSessio
 def lake(
     request: pytest.FixtureRequest, zstd: SparkSession, tmp_path: Path, templates: Path
 ) -> Lake:
+    return with_all_kinds_of_ids(zstd, tmp_path, templates, vectors=request.param)
+
+
+def with_all_kinds_of_ids(
+    spark: SparkSession, folder: Path, templates: Path, *, vectors: bool, spark_works: bool = False
+) -> Lake:
     """Files with and without columns of row ids, some of whose values are NULL, and with deleted
     rows."""
-    lakes = Lakes(zstd, tmp_path, templates, spark_works=False)
-    lake = lakes.empty(properties=DELETION_VECTORS if request.param else {})
-    template = templates / f"row-ids-{request.param}"
+    lakes = Lakes(spark, folder, templates, spark_works=spark_works)
+    lake = lakes.empty(properties=DELETION_VECTORS if vectors else {})
+    template = templates / f"row-ids-{vectors}"
     if not template.exists():
         lake.append(rows(range(10)))
         alter(lake, tracking="true")

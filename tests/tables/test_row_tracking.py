@@ -183,15 +183,10 @@ def test_rows_keep_their_ids_where_row_tracking_is_enabled(new: Made) -> None:
 def test_what_would_lose_ids_is_refused(new: Made) -> None:
     lake = new(rows(range(10)), tracking="true")
     version = lake.version
-    for operation in (lake.update("k = 1", v="1"), lake.merge(rows(range(3))), replaced(lake)):
-        status = lake.run(operation)
-        assert reason(status) == "UnsupportedFeature"
-        assert "rows keep their ids in ingests, in compactions, and in deletes" in message(status)
-    lake.delta_spark.sql(f"ALTER TABLE {lake.sql_name} SET TBLPROPERTIES "
-                         "('delta.enableDeletionVectors' = 'false')")  # fmt: skip
-    status = lake.run(lake.delete("k = 1"))
-    assert "a delete keeps the ids of rows only on a table with deletion vectors" in message(status)
-    assert lake.version == version + 1
+    status = lake.run(replaced(lake))
+    assert reason(status) == "UnsupportedFeature"
+    assert "rows do not keep their ids in replaces" in message(status)
+    assert lake.version == version
 
 
 def test_files_have_no_ids_while_they_are_suspended(new: Made) -> None:

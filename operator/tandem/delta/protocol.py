@@ -48,6 +48,10 @@ _NEW_VALUES = frozenset(
 )
 _NEW_FILES = _NEW_VALUES | {OperationKind.COMPACTION}
 _WRITES = _NEW_FILES | _STATEMENTS
+_MOVES = frozenset(
+    {OperationKind.COMPACTION, OperationKind.UPDATE, OperationKind.DELETE, OperationKind.MERGE}
+)
+"""Operations that write rows of the table to other files: a delete, if it has no vectors."""
 OF_LOG = frozenset({OperationKind.LOG_COMPACTION, OperationKind.LOG_APPEND})
 """Operations on the logs of merge-on-read tables."""
 _ALL = _WRITES | _READ | OF_LOG
@@ -185,9 +189,9 @@ _TABLE = (
     Feature("checkpointProtection", _always, _NOTHING,
             "commits are unaffected; other engines clean up the log of such tables"),
     Feature("rowTracking", _property(_TRACKING),
-            frozenset({OperationKind.UPDATE, OperationKind.MERGE, OperationKind.REPLACE}),
-            "rows keep their ids in ingests, in compactions, and in deletes and drops by deletion "
-            "vectors only; if it is supported and not enabled, files get ids and all is possible"),
+            frozenset({OperationKind.REPLACE}),
+            "rows do not keep their ids in replaces and log merges; if it is supported and not "
+            "enabled, files get ids and all is possible"),
     Feature("variantType", _type("variant"), _ALL, "variant columns have no Arrow form here"),
     Feature("variantType-preview", _type("variant"), _ALL,
             "variant columns have no Arrow form here"),
@@ -434,9 +438,8 @@ def _loses_row_ids(protocol: Protocol, metadata: Metadata, kind: OperationKind) 
     """What rules out an operation that keeps the ids of rows otherwise."""
     if _is_true(metadata, _SUSPENDED):
         yield f"it is both enabled and suspended; set {_SUSPENDED} or {_TRACKING} to false"
-    if kind is OperationKind.DELETE and not writes_deletion_vectors(protocol, metadata):
-        yield "a delete keeps the ids of rows only on a table with deletion vectors"
-    if kind is OperationKind.COMPACTION and row_id_columns(protocol, metadata) is None:
+    by_vectors = kind is OperationKind.DELETE and writes_deletion_vectors(protocol, metadata)
+    if kind in _MOVES and not by_vectors and row_id_columns(protocol, metadata) is None:
         yield f"{' and '.join(_ROW_ID_COLUMNS)} do not name two columns that the schema lacks"
 
 

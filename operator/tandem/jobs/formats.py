@@ -121,8 +121,8 @@ class JobTable(Format):
     `allowed_prefixes` bound absolute paths. `bloom_filters` are the columns of which new files get
     filters, by logical names as the schema spells them, and the share of absent values that a
     filter takes for present. `row_ids` are the columns in which new files keep the ids and versions
-    of rows that they move, if rows are moved and the table tracks them. Neither is written down if
-    there is none: earlier drivers know no such field.
+    of the table's rows that they have, if there may be any and the table tracks them. Neither is
+    written down if there is none: earlier drivers know no such field.
     """
 
     location: str
@@ -148,8 +148,13 @@ class JobTable(Format):
         schema = json.loads(self.schema_string)
         schema["fields"] = [field for field in schema["fields"] if field["name"] in names]
         filters = {name: rate for name, rate in self.bloom_filters.items() if name in names}
-        update = {"schema_string": json.dumps(schema), "bloom_filters": filters}
+        update = {"schema_string": json.dumps(schema), "bloom_filters": filters, "row_ids": None}
         return self.model_copy(update=update)
+
+    @property
+    def column_of_ids(self) -> tuple[str, ...]:
+        """The column of row ids; empty if there is none."""
+        return (self.row_ids or ())[:1]
 
 
 class JobLayout(Format):

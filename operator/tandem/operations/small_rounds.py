@@ -332,7 +332,7 @@ class _Statement:
         """Raises: NeedsSpark, StatementFailed; DataFileMissing, StorageError."""
         updates = bool(self.local.assignments)
         to = job_table_format(self.files.spec.new_rows_table)
-        names = (*to.schema.names, *HIDDEN) if updates else HIDDEN
+        names = (*to.names_of_updated, *HIDDEN) if updates else HIDDEN
 
         def affected() -> Iterator[pa.Table]:
             for table in self.files.read(parts, self._columns):
@@ -343,7 +343,7 @@ class _Statement:
 
     @cached_property
     def _columns(self) -> list[str]:
-        names = list(self.files.format.schema.names)
+        names = list(self.files.format.names_of_updated)
         where, kept = self.statement.where, self.local.kept
         read = frozenset[str]() if where is None else referenced(where)
         if self.local.assignments:
@@ -365,7 +365,7 @@ class _Merge:
         of_all = self.copy.statement.records_matches
         if of_all and not self.copy.identified:
             raise NeedsSpark("source rows have no identity")
-        names, partitioned = self.files.format.schema.names, self.files.format.partition_columns
+        names, partitioned = self.files.format.names_of_updated, self.files.format.partition_columns
         merge = ArrowMerge(self.copy.statement, self.local, self.copy.rows, partitioned)
 
         def updated() -> Iterator[pa.Table]:
@@ -389,7 +389,7 @@ class _Merge:
         missing = unmatched_sources(self.copy.identities, matched)
         rows = self.local.unmatched_rows(self.copy.rows, missing, "NotMatched")
         clauses = self.local.clause_numbers("NotMatched", rows)
-        empty = arrow_schema(self.files.format).empty_table()
+        empty = arrow_schema(self.files.format.without_row_ids).empty_table()
         tables = []
         for clause in self.local.when("NotMatched"):
             chosen = missing[clauses == clause.number]

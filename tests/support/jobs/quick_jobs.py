@@ -47,7 +47,13 @@ from tandem.spark.jobs.local_statement import in_tasks
 from tandem.spark.jobs.sorted_bins import sort_bin
 from tandem.spark.jobs.statement import serve
 from tandem.spark.runtime import control
-from tandem.spark.runtime.control import Control, job_table_format, output_file, to_file
+from tandem.spark.runtime.control import (
+    Control,
+    job_table_format,
+    origin_of,
+    output_file,
+    to_file,
+)
 from tandem.spark.runtime.frames import dead_rows
 from tandem.spark.runtime.row_files import InputSplit, RowFiles, RowsWork, TaskRows, joined
 from tandem.spark.runtime.written_facts import store_facts
@@ -352,7 +358,10 @@ def _rows(opened: Control, inputs: Sequence[InputFile]) -> pa.Table:
     for number, file in enumerate(inputs):
         path = decoded(file)
         values = file.partition_values
-        with DataFileReader(opened.store, path, opened.table, partition_values=values) as reader:
+        origin = origin_of(file, opened.table)
+        with DataFileReader(
+            opened.store, path, opened.table, partition_values=values, origin=origin
+        ) as reader:
             dead = dead_rows(file)
             batches = list(reader.batches(dead=dead, positions="__position", use_threads=False))
         for batch in batches:
@@ -397,6 +406,10 @@ def _aligned(source: pa.Table, schema: pa.Schema, location: str) -> pa.Table:
 
 
 def _write(opened: Control, rows: pa.Table, target_size: int) -> tuple[WrittenFile, ...]:
+    """New rows: those that have an id keep it, and have no version."""
+    for version in opened.table.row_ids[1:]:
+        at = rows.schema.get_field_index(version)
+        rows = rows.set_column(at, version, pa.nulls(rows.num_rows, pa.int64()))
     writer = ParquetDataWriter(
         opened.store, opened.spec.data_prefix, opened.table, target_size=target_size
     )

@@ -401,7 +401,7 @@ def cannot_be_edited(footer: FileFooter, table: TableFormat, ours: FileFooter) -
     found = foreign(footer, table, ours, any_spelling=True)
     if found is not None:
         return found
-    listed = listed_leaves(table.without_row_ids.data_schema, table.configuration)
+    listed = listed_leaves(table.data_schema, table.configuration)
     for group in footer.groups:
         for index, chunk in enumerate(group.chunks):
             if chunk.codec not in CODECS:

@@ -8,7 +8,7 @@ whole, which is always right. This module reads no log, and knows nothing of why
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -45,6 +45,13 @@ from tandem.delta.datafiles.reader import (
     TableFormat,
     require_positions,
 )
+from tandem.delta.datafiles.row_ids import (
+    MOST_ROWS,
+    RowIdColumns,
+    encoded_row_ids,
+    with_row_ids,
+    without_row_ids,
+)
 from tandem.delta.datafiles.stats import FloatStatistics
 from tandem.delta.datafiles.writer import (
     GROUP_BYTES,
@@ -62,6 +69,8 @@ from tandem.storage.store import Store
 _TINY: Final = 2_048
 """Row groups of fewer rows are encoded together if several in a row change: each costs as much as
 encoding about so many rows."""
+_ID_BYTES: Final = 8 * MOST_ROWS
+"""Versions of a row group take so much memory at most, beside its other columns that change."""
 _MOST_ROWS: Final = 64 << 20
 """Rows of a row group that Arrow writes at most."""
 
@@ -124,15 +133,22 @@ class _Splittable:
     """A source whose row groups can be copied.
 
     Attributes:
-        table: with the columns that the file has, in its order.
+        footer: of the file, without columns of row ids.
+        table: with the columns that the file has, in its order, without those of row ids.
+        like: the schema of edits: with columns of row ids at the end, if the table has them.
         starts: the position of the first row of each row group, and the number of rows.
+        row_ids: the columns of row ids that edits have.
+        has_ids: whether the file has them.
     """
 
     source: CopySource
     footer: FileFooter
     table: TableFormat
+    like: FileFooter
     starts: Positions
     encoder: ColumnEncoder
+    row_ids: tuple[str, ...]
+    has_ids: bool
 
 
 class FileEditor:
@@ -146,7 +162,7 @@ class FileEditor:
         size, rows: of the file, as the log says.
         prefix: folder of the edits below the root (`names`).
         partition_values: as they will be logged.
-        origin: of the ids of its rows, if not all of them are in the file.
+        origin: of the ids that its rows do not have in the file; without it they stay without.
         describe: called for each edit after it is closed.
     """
 
@@ -167,10 +183,10 @@ class FileEditor:
         self._path = path
         self._size = size
         self._rows = rows
-        self._table = table
+        self.table = table
         self._prefix = prefix
         self._values = dict(partition_values)
-        self._origin = origin
+        self.origin = origin
         self._describe = describe
         self._found: _Splittable | Unfit | None = None
         self.floats: dict[tuple[int, tuple[str, ...]], Floats] = {}
@@ -204,10 +220,10 @@ class FileEditor:
         if len(drops) >= self._rows:
             raise ValueError(f"an edit of {self._path} drops all of its {self._rows} rows")
         dropped = np.asarray(drops.to_array()).astype(np.int64)
-        change = Replacement.of(self._rows, dropped, new, self._table.data_schema)
+        change = Replacement.of(self._rows, dropped, new, self.table.data_schema)
         found = self._source()
         if isinstance(found, _Splittable):
-            if change.columns.keys() <= {*found.table.data_schema.names}:
+            if change.columns.keys() <= {*found.table.data_schema.names, *self.table.row_ids}:
                 try:
                     return self._split(found, change, task, check)
                 except CannotEncode as error:  # seen only when its rows are decoded
@@ -218,7 +234,7 @@ class FileEditor:
 
     def _source(self) -> _Splittable | Unfit:
         if self._found is None:
-            with copying(self._path, self._table):
+            with copying(self._path, self.table):
                 source = CopySource.read(self._store, self._path, self._size)
             self._found = self._judge(source)
         return self._found
@@ -228,15 +244,24 @@ class FileEditor:
         if footer is None:
             return Unfit.FOOTER
         self._require_rows(footer.rows)
-        table = table_of(footer, self._table)
-        # Copied columns of row ids would lack those that only the log has.
-        if table is None or self._origin is not None:
+        try:
+            footer = without_row_ids(footer, self.table.row_ids)
+        except FooterInvalid:
+            return Unfit.FOOTER
+        has_ids = footer is not source.footer
+        ids = self.table.row_ids if has_ids or self.origin is not None else ()
+        if ids and any(group.rows > MOST_ROWS for group in footer.groups):
+            return Unfit.FOOTER
+        table = table_of(footer, self.table.without_row_ids)
+        if table is None:
             return Unfit.COLUMNS
         why = cannot_be_edited(footer, table, written_by_us(table))
         if why is not None:
             return why
         starts = np.cumsum([0, *(group.rows for group in footer.groups)], dtype=np.int64)
-        return _Splittable(source, footer, table, starts, ColumnEncoder(footer, table))
+        like = with_row_ids(footer, self.table) if ids else footer
+        encoder = ColumnEncoder(footer, table)
+        return _Splittable(source, footer, table, like, starts, encoder, ids, has_ids)
 
     def _require_rows(self, found: int) -> None:
         if found != self._rows:
@@ -253,12 +278,10 @@ class FileEditor:
     ) -> EditedFile:
         """Raises: CannotEncode, and as `edit`."""
         pieces = _pieces(found, change)
-        joined = JoinedFile(
-            self._store, self._prefix, found.table, found.footer, task, self._values
-        )
+        joined = JoinedFile(self._store, self._prefix, found.table, found.like, task, self._values)
         try:
             with (
-                copying(self._path, self._table),
+                copying(self._path, self.table),
                 _Edit(self, found, change, joined, check) as edit,
             ):
                 for piece in pieces:
@@ -273,7 +296,7 @@ class FileEditor:
             groups = joined.encoded[record.first : record.first + len(record.floats)]
             written = tuple(parse_group(each, file.size) for each in groups)
             footer = replace(
-                found.footer, groups=written, version=joined.version, creator=joined.creator
+                found.like, groups=written, version=joined.version, creator=joined.creator
             )
             self.earlier[record.key] = _Earlier(joined.path, footer, tuple(record.floats))
         return EditedFile(file, edit.bytes_copied, edit.bytes_encoded)
@@ -287,16 +310,16 @@ class FileEditor:
             footer = data
             return b"" if self._describe is None else self._describe(path, size, data)
 
-        names = self._table.data_schema.names
-        with _reader(self._store, self._path, self._table, names, origin=self._origin) as reader:
+        names = self.table.data_schema.names
+        with _reader(self._store, self._path, self.table, names, origin=self.origin) as reader:
             self._require_rows(reader.num_rows)
             with ParquetDataWriter(
                 self._store,
                 self._prefix,
-                self._table,
+                self.table,
                 partition_values=self._values,
                 task=task,
-                dictionary=encoding_like(reader.metadata, self._table),
+                dictionary=encoding_like(reader.metadata, self.table),
                 describe=described,
             ) as writer:
                 for batch in _changed(reader, range(len(reader.row_groups)), 0, change):
@@ -350,6 +373,8 @@ class _Edit:
         self._change = change
         self._joined = joined
         self._check = check
+        self._ids = found.row_ids
+        self._kept_ids: RowIdColumns | None = None
         self._open = ExitStack()
         self._readers: dict[tuple[str, ...], DataFileReader] = {}
         self._float_columns: dict[tuple[str, ...], FloatColumns] = {}
@@ -361,7 +386,7 @@ class _Edit:
     def add(self, piece: _Piece) -> None:
         """Raises: CannotEncode; FooterInvalid, StorageError, OSError."""
         group = self._found.footer.groups[piece.first]
-        if piece.how is _How.COPIED:
+        if piece.how is _How.COPIED and not self._ids:
             floats = self._floats(piece.first, self._found.table.data_schema.names)
             self._copy(self._source(), self._found.footer, group, floats)
             return
@@ -369,7 +394,7 @@ class _Edit:
         if self._copy_earlier(key):
             return
         record = _Encoded(key, self._joined.count, [])
-        if piece.how is _How.ROWS or not self._encode_columns(piece.first, group, record):
+        if piece.how is _How.ROWS or not self._encode_columns(piece, group, record):
             self._encode_rows(piece, record)
         self.encoded.append(record)
 
@@ -399,22 +424,28 @@ class _Edit:
         self._joined.copy(source, footer, group, floats)
         self.bytes_copied += group.size
 
-    def _encode_columns(self, number: int, group: RowGroup, record: _Encoded) -> bool:
-        """Encode the columns that change, and copy the others; False, with nothing done, if that
-        would take too much memory."""
-        fields = self._found.table.data_schema.fields
-        columns = [n for n, field in enumerate(fields) if field.name in self._change.columns]
-        reader = self._reader([fields[n].name for n in columns])
-        batches, held = [], 0
-        for batch in self._batches(reader, number, number):
-            batches.append(batch)
-            held += batch.nbytes
-            if held > GROUP_BYTES:
-                return False
-        decoded = sum(batch.num_rows for batch in batches)
-        if decoded != group.rows:
-            raise FooterInvalid(f"{decoded} rows in row group {number}, {group.rows} by the footer")
-        parts = self._encode(columns, pa.Table.from_batches(batches), number, reader)
+    def _encode_columns(self, piece: _Piece, group: RowGroup, record: _Encoded) -> bool:
+        """Encode the columns that change, and copy the others, but for row ids that the file does
+        not have; False, with nothing done, if that would take too much memory."""
+        number, fields = piece.first, self._found.table.data_schema.fields
+        new = {} if piece.how is _How.COPIED else self._change.columns
+        columns = [n for n, field in enumerate(fields) if field.name in new]
+        names = [*(fields[n].name for n in columns), *(name for name in self._ids if name in new)]
+        parts: list[ChunkSource] = []
+        most = GROUP_BYTES + (_ID_BYTES if self._ids else 0)
+        if names:
+            reader = self._reader(names)
+            batches, held = [], 0
+            for batch in self._batches(reader, number, number):
+                batches.append(batch)
+                held += batch.nbytes
+                if held > most:
+                    return False
+            decoded = sum(batch.num_rows for batch in batches)
+            if decoded != group.rows:
+                raise FooterInvalid(f"{decoded} rows in row group {number}, not {group.rows}")
+            parts = self._encode(columns, pa.Table.from_batches(batches), number, reader)
+        parts += self._other_ids(number, group, new)
         changed = {*self._found.encoder.leaves(columns)}
         kept = {n: chunk for n, chunk in enumerate(group.chunks) if n not in changed}
         others = [field.name for n, field in enumerate(fields) if n not in columns]
@@ -424,9 +455,28 @@ class _Edit:
         self._assemble(group.rows, [part, *parts], record)
         return True
 
+    def _other_ids(
+        self, number: int, group: RowGroup, changed: Collection[str]
+    ) -> list[ChunkSource]:
+        """The columns of row ids of a row group that do not change."""
+        names = [name for name in self._ids if name not in changed]
+        if not names:
+            return []
+        if self._kept_ids is None:
+            source, editor = self._found.source, self._editor
+            assert source.footer is not None
+            in_file = (self._source(), source.footer) if self._found.has_ids else None
+            columns = RowIdColumns(
+                source.store, source.path, editor.table, editor.origin, in_file=in_file
+            )
+            self._kept_ids = self._open.enter_context(columns)
+        parts = self._kept_ids.of(number, group, int(self._found.starts[number]), names)
+        self.bytes_copied += sum(c.data.size for part in parts for c in part.chunks.values())
+        return parts
+
     def _encode_rows(self, piece: _Piece, record: _Encoded) -> None:
         columns = range(len(self._found.table.data_schema))
-        reader = self._reader(self._found.table.data_schema.names)
+        reader = self._reader([*self._found.table.data_schema.names, *self._ids])
         batches: list[pa.RecordBatch] = []
 
         def flush() -> None:
@@ -451,6 +501,9 @@ class _Edit:
         like = self._found.footer.groups[number]
         dictionary = compact_leaves(reader.metadata, number)
         parts = self._found.encoder.encode(columns, rows, like, dictionary)
+        ids = [name for name in self._ids if name in rows.column_names]
+        if ids:
+            parts.append(encoded_row_ids(rows.select(ids), self._editor.table, like))
         self.bytes_encoded += sum(c.data.size for part in parts for c in part.chunks.values())
         return parts
 
@@ -491,7 +544,10 @@ class _Edit:
         key = tuple(names)
         if key not in self._readers:
             source = self._found.source
-            reader = _reader(source.store, source.path, self._found.table, names, source.data)
+            editor = self._editor
+            reader = _reader(
+                source.store, source.path, editor.table, names, source.data, editor.origin
+            )
             self._readers[key] = self._open.enter_context(reader)
         return self._readers[key]
 
@@ -517,7 +573,7 @@ def _pieces(found: _Splittable, change: Replacement) -> list[_Piece]:
     """What becomes of the row groups, in order; those without rows that stay are left out."""
     dropped = np.diff(np.searchsorted(change.dropped, found.starts))
     changed = np.diff(np.searchsorted(change.positions, found.starts))
-    some = len(change.columns) < len(found.table.data_schema)
+    some = not change.columns.keys() >= {*found.table.data_schema.names}
     pieces: list[_Piece] = []
     for number, group in enumerate(found.footer.groups):
         if dropped[number] == group.rows:

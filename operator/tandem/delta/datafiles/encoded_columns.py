@@ -276,7 +276,6 @@ class ColumnEncoder:
                 sink,
                 rows.schema,
                 dictionary=[p for p, at in zip(paths, numbers, strict=True) if at in dictionary],
-                row_ids=self._table.row_ids,
                 compression=dict(zip(paths, codecs, strict=True)),
                 store_decimal_as_integer=integers,
                 write_page_index=any(chunk.offset_index is not None for chunk in chunks),

@@ -77,6 +77,12 @@ class TableFormat:
             return self
         return replace(self, schema=self.schema.without(self.row_ids), row_ids=())
 
+    @property
+    def names_of_updated(self) -> tuple[str, ...]:
+        """The columns of a row that has new values, in order: with its id, and without a version,
+        which is that of the commit then."""
+        return tuple(name for name in self.schema.names if name not in self.row_ids[1:])
+
 
 @dataclass(frozen=True, slots=True)
 class RowOrigin:

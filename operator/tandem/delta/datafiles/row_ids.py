@@ -8,7 +8,7 @@ is another one (protocol, "Row Tracking").
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import BinaryIO, Final, Self, TypeVar, cast
 
@@ -76,17 +76,17 @@ def with_row_ids(footer: FileFooter, table: TableFormat) -> FileFooter:
     return replace(footer, schema=schema, orders=thrift.list_bytes(orders))
 
 
-def _schema_of(table: TableFormat) -> pa.Schema:
-    return pa.schema([to_arrow_field(table.schema[name]) for name in table.row_ids])
+def _schema_of(table: TableFormat, names: Sequence[str]) -> pa.Schema:
+    return pa.schema([to_arrow_field(table.schema[name]) for name in names])
 
 
 def encoded_row_ids(rows: pa.Table, table: TableFormat, like: RowGroup) -> ChunkSource:
-    """The ids and versions of the rows of a row group, as columns after those of another one.
-    Raises: FooterInvalid."""
+    """The ids and versions of the rows of a row group, or one of both, as columns after those of
+    another one. Raises: FooterInvalid."""
     sink = io.BytesIO()
     with arrow_writer(
         sink,
-        _schema_of(table),
+        rows.schema,
         dictionary=[],
         row_ids=table.row_ids,
         compression=codec_of(table.configuration),
@@ -96,32 +96,39 @@ def encoded_row_ids(rows: pa.Table, table: TableFormat, like: RowGroup) -> Chunk
     source = cast(BinaryIO, pa.BufferReader(sink.getvalue()))
     footer = parse(read_footer(source), source.seek(0, 2))
     [encoded] = footer.groups
-    return ChunkSource(source, footer, dict(enumerate(encoded.chunks, len(like.chunks))), {})
+    chunks = dict(zip(rows.column_names, encoded.chunks, strict=True))
+    return ChunkSource(source, footer, _placed(chunks, table, like), {})
 
 
-def whole_columns(footer: FileFooter, number: int, table: TableFormat) -> list[ColumnChunk]:
-    """The columns of row ids of a row group if its file has both, as our writer writes them, and
-    without a NULL: nothing of them is to be filled, so that they can be copied as well. Else none.
-    Raises: ValueError, IndexError, KeyError."""
+def _placed(
+    chunks: Mapping[str, ColumnChunk], table: TableFormat, like: RowGroup
+) -> dict[int, ColumnChunk]:
+    """The columns by their numbers, after those of a row group."""
+    return {len(like.chunks) + table.row_ids.index(name): each for name, each in chunks.items()}
+
+
+def whole_columns(footer: FileFooter, number: int, table: TableFormat) -> dict[str, ColumnChunk]:
+    """The columns of row ids of a row group that its file has as our writer writes them, and
+    without a NULL: nothing of them is to be filled, so that they can be copied as well. Raises:
+    ValueError, IndexError, KeyError."""
     chunks = footer.groups[number].chunks
-    leaf, places = 0, dict[str, int]()
+    leaf, found = 0, dict[str, ColumnChunk]()
     for name, elements in columns_of(footer.schema):
-        if name in table.row_ids and elements == (optional_element(name),):
-            places[name] = leaf
+        is_ours = name in table.row_ids and elements == (optional_element(name),)
+        if is_ours and chunks[leaf].nulls == 0:
+            found[name] = chunks[leaf]
         leaf += sum(is_leaf(each) for each in elements)
-    found = [chunks[places[name]] for name in table.row_ids if name in places]
-    return (
-        found if len(found) == len(table.row_ids) and not any(c.nulls != 0 for c in found) else []
-    )
+    return found
 
 
 class RowIdColumns:
-    """The ids and versions of the rows of a file, encoded by row group. Use as a context manager.
+    """The ids and versions of the rows of a file, by row group. Use as a context manager.
 
     Args:
         path: of the file, for the store.
-        in_file: the open file and its footer, if it has these columns; else no byte of it is read,
-            and no id is in memory.
+        origin: of ids that are not in the file; without it, they stay without.
+        in_file: the open file and its footer, if it has one of these columns; else no byte of it
+            is read, no id is in memory, and there is an origin.
     """
 
     def __init__(
@@ -129,56 +136,62 @@ class RowIdColumns:
         store: Store,
         path: str,
         table: TableFormat,
-        origin: RowOrigin,
+        origin: RowOrigin | None,
         *,
         in_file: tuple[BinaryIO, FileFooter] | None,
     ) -> None:
         self._store, self._path, self._table, self._origin = store, path, table, origin
         self._in_file = in_file
-        self._position = 0
-        self._reader: DataFileReader | None = None
+        self._readers: dict[tuple[str, ...], DataFileReader] = {}
 
-    def of(self, number: int, group: RowGroup) -> ChunkSource:
-        """Of a row group, as columns after its own. Row groups are asked for in order. Raises:
-        FooterInvalid, StorageError."""
-        position, self._position = self._position, self._position + group.rows
+    def of(
+        self, number: int, group: RowGroup, position: int, names: Sequence[str]
+    ) -> list[ChunkSource]:
+        """Those with these names, of a row group that begins at this position of the file, as
+        columns after its own. Raises: FooterInvalid, StorageError."""
         if self._in_file is None:
-            return self._of_log(position, group)
+            return [self._of_log(position, group, names)]
         source, footer = self._in_file
-        whole = whole_columns(footer, number, self._table)
-        if whole:
-            return ChunkSource(source, footer, dict(enumerate(whole, len(group.chunks))), {})
-        if self._reader is None:
-            names, origin = self._table.row_ids, self._origin
-            self._reader = DataFileReader(
-                self._store, self._path, self._table, columns=names, origin=origin
-            )
-        batches = self._reader.batches(row_groups=range(number, number + 1))
-        rows = pa.Table.from_batches(batches, _schema_of(self._table))
-        if rows.num_rows != group.rows:
-            raise FooterInvalid(f"{rows.num_rows} rows in row group {number}, not {group.rows}")
-        return encoded_row_ids(rows, self._table, group)
+        found = whole_columns(footer, number, self._table)
+        whole = {name: found[name] for name in names if name in found}
+        parts = [ChunkSource(source, footer, _placed(whole, self._table, group), {})]
+        others = tuple(name for name in names if name not in whole)
+        if others:
+            batches = self._reader(others).batches(row_groups=range(number, number + 1))
+            rows = pa.Table.from_batches(batches, _schema_of(self._table, others))
+            if rows.num_rows != group.rows:
+                raise FooterInvalid(f"{rows.num_rows} rows in row group {number}, not {group.rows}")
+            parts.append(encoded_row_ids(rows, self._table, group))
+        return [part for part in parts if part.chunks]
 
-    def _of_log(self, position: int, group: RowGroup) -> ChunkSource:
+    def _reader(self, names: tuple[str, ...]) -> DataFileReader:
+        if names not in self._readers:
+            self._readers[names] = DataFileReader(
+                self._store, self._path, self._table, columns=names, origin=self._origin
+            )
+        return self._readers[names]
+
+    def _of_log(self, position: int, group: RowGroup, names: Sequence[str]) -> ChunkSource:
+        assert self._origin is not None
         ids = Progression(self._origin.base_id + position, 1, group.rows)
         versions = Progression(self._origin.version, 0, group.rows)
         indexed = any(chunk.offset_index is not None for chunk in group.chunks)
         codec = codec_of(self._table.configuration)
-        data, chunks = MAGIC, list[ColumnChunk]()
+        data, chunks = MAGIC, dict[str, ColumnChunk]()
         for name, numbers in zip(self._table.row_ids, (ids, versions), strict=True):
-            chunk, more = chunk_of(name, numbers, len(data), codec, indexed=indexed)
-            chunks.append(chunk)
-            data += more
+            if name in names:
+                chunks[name], more = chunk_of(name, numbers, len(data), codec, indexed=indexed)
+                data += more
         footer = FileFooter(len(data), 1, (), (), {}, b"", b"")
         source = cast(BinaryIO, pa.BufferReader(data))
-        return ChunkSource(source, footer, dict(enumerate(chunks, len(group.chunks))), {})
+        return ChunkSource(source, footer, _placed(chunks, self._table, group), {})
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._reader is not None:
-            self._reader.close()
+        for reader in self._readers.values():
+            reader.close()
 
 
 def _others(items: Iterable[T], dropped: Collection[int]) -> tuple[T, ...]:

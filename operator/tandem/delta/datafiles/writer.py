@@ -433,11 +433,12 @@ def arrow_writer(
         row_ids: the names of the columns of row ids, which mostly ascend by one, and versions.
         options: of `pq.ParquetWriter`.
     """
-    if row_ids and row_ids[0] in schema.names:
+    if not {*row_ids}.isdisjoint(schema.names):
         paths = [leaf.path for leaf in parquet_leaves(schema)]
         chosen = {*(paths if dictionary is None else dictionary), row_ids[1]} - {row_ids[0]}
         dictionary = [path for path in paths if path in chosen]
-        options["column_encoding"] = {row_ids[0]: "DELTA_BINARY_PACKED"}
+        if row_ids[0] in schema.names:
+            options["column_encoding"] = {row_ids[0]: "DELTA_BINARY_PACKED"}
     given = {
         # Ours is the logical schema in the log; Arrow's own would bring types that other readers
         # do not expect back (dictionaries, large strings).

@@ -7,13 +7,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
 from tandem.delta import dv
-from tandem.delta.actions import AddFile
+from tandem.delta.actions import BASE_ROW_ID, ROW_COMMIT_VERSION, AddFile
 from tandem.delta.datafiles.copyable import DELETED_SHARE, Unfit, counted_reasons, is_small
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import ManifestInvalid
@@ -207,7 +208,22 @@ def input_file(view: SnapshotView, path: str, wanted: BitMap64 | None) -> InputF
         rows=state.rows,
         dv=dv.to_base64(skipped) if skipped else "",
         partition_values=dict(add.partition_values),
+        base_row_id=add.extra.get(BASE_ROW_ID),
+        row_commit_version=add.extra.get(ROW_COMMIT_VERSION),
     )
+
+
+OTHER_IDS: Final = "files have other row ids than those that were read"
+
+
+def have_other_ids(view: SnapshotView, inputs: Iterable[InputFile]) -> bool:
+    """Whether live files of inputs have other row ids than those that a job was given."""
+    for each in inputs:
+        add = view.add(each.logged_path)
+        ids = each.base_row_id, each.row_commit_version
+        if add and (add.extra.get(BASE_ROW_ID), add.extra.get(ROW_COMMIT_VERSION)) != ids:
+            return True
+    return False
 
 
 def matches_of(work: Work, result: JobResult) -> pa.Table:

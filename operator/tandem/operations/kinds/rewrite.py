@@ -33,7 +33,13 @@ from tandem.operations.kinds.commit_history import (
     verdict_of_table,
 )
 from tandem.operations.kinds.heirs import HeirSearch, read_rows
-from tandem.operations.kinds.job_files import changes_of, input_file, output_add
+from tandem.operations.kinds.job_files import (
+    OTHER_IDS,
+    changes_of,
+    have_other_ids,
+    input_file,
+    output_add,
+)
 from tandem.operations.kinds.time_column import adopted
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, OutputFileChange, Planned, Work
@@ -155,8 +161,8 @@ class RewriteKind:
             return refusal
         inputs = self._inputs or _as_planned(job.job, self.row_map)
         view = SnapshotView(snapshot, self.vectors(work))
-        if job.table.row_ids and any(_has_other_ids(view, each) for each in job.job.inputs):
-            return Decision(Verdict.REPLAN, "files have other row ids than those that were read")
+        if job.table.row_ids and have_other_ids(view, job.job.inputs):
+            return Decision(Verdict.REPLAN, OTHER_IDS)
         decision = self._rewrite(work, view, inputs)
         if not work.writes_vectors:
             decision = self._converging(work, decision, inputs)
@@ -404,14 +410,6 @@ def _input(file: InputFile, row_map: RowMap, *, cut: bool) -> RewriteInput:
     keeps = bool(dead) and not cut and path in row_map.input_paths and not row_map.input(path).dead
     left_out, kept = (BitMap64(), dead) if keeps else (dead, BitMap64())
     return RewriteInput(path, left_out, file.rows, cut=cut, kept=kept)
-
-
-def _has_other_ids(view: SnapshotView, file: InputFile) -> bool:
-    add = view.add(file.logged_path)
-    ids = file.base_row_id, file.row_commit_version
-    return (
-        add is not None and (add.extra.get(BASE_ROW_ID), add.extra.get(ROW_COMMIT_VERSION)) != ids
-    )
 
 
 def _cut_in_words(decision: RewriteDecision) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ statement and the job that evaluates it: `UpdateKind`, and `merge`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import ClassVar, Generic
 
@@ -30,7 +31,12 @@ from tandem.operations.kinds.commit_history import (
     require_vectors_or_edits,
     verdict_of_table,
 )
-from tandem.operations.kinds.job_files import input_file, require_inside
+from tandem.operations.kinds.job_files import (
+    OTHER_IDS,
+    have_other_ids,
+    input_file,
+    require_inside,
+)
 from tandem.operations.kinds.log_merge import StatementLog
 from tandem.operations.kinds.statement_rounds import (
     CommitDescription,
@@ -259,6 +265,7 @@ class RowLevelKind(ABC, Generic[S]):
         run.evaluation = run.request = None
 
     def decide(self, work: Work) -> Decision:
+        _, job = work.frozen
         only = work.vectors_only
         refusal = verdict_of_table(work, self.protocol_kind, needs_vectors=only)
         if refusal is not None:
@@ -269,6 +276,8 @@ class RowLevelKind(ABC, Generic[S]):
         run = self._run
         assert run is not None
         latest = run.history.remember(snapshot)
+        if job.table.row_ids and have_other_ids(latest, _inputs(work, run)):
+            return Decision(Verdict.REPLAN, OTHER_IDS)
         rounds = self._rounds(run)
         outcome = rounds.without_job(work, latest) or rounds.with_job(latest)
         if isinstance(outcome, rule.StatementConflict):
@@ -300,6 +309,14 @@ class RowLevelKind(ABC, Generic[S]):
         columns = self.new_values(run.statement)
         change = change_set_by_edits(work, run, written, described, isolation, columns)
         return replace(change, most_lost_edits=self._resource.spec.conflict.max_attempts)
+
+
+def _inputs(work: Work, run: StatementRun[S]) -> Iterator[InputFile]:
+    """Of all rounds."""
+    yield from run.inputs
+    yield from work.frozen[1].job.reads
+    for request in work.requests.values():
+        yield from request.inputs
 
 
 class UpdateKind(RowLevelKind[Statement]):

@@ -77,9 +77,9 @@ class StatementRun(Generic[S]):
     """The progress of the statement in this attempt; rebuilt from its rounds after a restart.
 
     `settled` is the progress after the rounds of the job. `progress` also includes rows that need
-    no evaluation and, if `has_small_rounds`, small rounds, which are not recorded: `outputs` has
-    the files that they wrote. The next round of the job starts from `settled` again, so that a
-    process that takes over makes the same request.
+    no evaluation and, if `has_small_rounds`, small rounds, which are not recorded: `inputs` has the
+    files that they read, and `outputs` those that they wrote. The next round of the job starts from
+    `settled` again, so that a process that takes over makes the same request.
     """
 
     statement: S
@@ -87,6 +87,7 @@ class StatementRun(Generic[S]):
     settled: rule.StatementProgress | None = None
     progress: rule.StatementProgress | None = None
     has_small_rounds: bool = False
+    inputs: list[InputFile] = field(default_factory=list)
     outputs: dict[str, OutputFile] = field(default_factory=dict)
     evaluation: Evaluation | None = None
     request: RoundRequest | None = None
@@ -95,7 +96,11 @@ class StatementRun(Generic[S]):
     def settle(self, progress: rule.StatementProgress) -> None:
         """Record the progress after a round of the job."""
         self.settled = self.progress = progress
+        self.forget_small_rounds()
+
+    def forget_small_rounds(self) -> None:
         self.has_small_rounds = False
+        self.inputs.clear()
         self.outputs.clear()
 
 
@@ -311,8 +316,7 @@ class StatementRounds:
         if self.run.has_small_rounds:
             # The small rounds did not lead to a commit, but count as attempts.
             progress = replace(settled, attempts=progress.attempts)
-            self.run.has_small_rounds = False
-            self.run.outputs.clear()
+            self.run.forget_small_rounds()
         while True:
             outcome = self._rule(latest, progress)
             if not isinstance(outcome, rule.Evaluate | rule.Reexecute):
@@ -353,6 +357,7 @@ class StatementRounds:
     def _small_result(self, inputs: Sequence[InputFile], answer: SmallRoundResult) -> RoundResult:
         """Raises: CountMismatch."""
         self.run.has_small_rounds = True
+        self.run.inputs += inputs
         self.run.outputs |= {output.path: output for output in answer.outputs}
         return round_result(
             answer.matches,

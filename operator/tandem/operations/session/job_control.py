@@ -13,7 +13,15 @@ from collections.abc import Mapping
 from tandem.delta.datafiles.bloom_filters import usable_filters
 from tandem.delta.protocol import row_id_columns
 from tandem.errors import AlreadyExists, ManifestInvalid, OutputMissing, Reason
-from tandem.jobs.formats import Job, JobSpec, JobTable, RewriteJob, RoundRequest
+from tandem.jobs.formats import (
+    Job,
+    JobSpec,
+    JobTable,
+    MergeJob,
+    RewriteJob,
+    RoundRequest,
+    StatementJob,
+)
 from tandem.jobs.port import JobKey, JobPlace, Jobs, RoundState, read_side_file
 from tandem.jobs.results import JobFailure, JobProgress, JobResult, SideFileRef
 from tandem.jobs.runner import LOST, JobPhase, JobRequest, JobRunner
@@ -72,7 +80,7 @@ def persist(work: Work, attempt: int) -> None:
             allowed_prefixes=work.table.readable_prefixes,
             bloom_filters={**_filters(work), **planned.bloom_filters},
             row_ids=row_id_columns(snapshot.protocol, snapshot.metadata)
-            if isinstance(planned.job, RewriteJob)
+            if isinstance(planned.job, RewriteJob | StatementJob | MergeJob)
             else None,
         ),
         data_prefix=attempt_files.data(operation_id, attempt),

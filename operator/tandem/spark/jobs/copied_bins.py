@@ -380,7 +380,9 @@ class BinFiles:
                 in_file = (source, footer) if own is not footer else None
                 found = RowIdColumns(store, path, self.table, origin, in_file=in_file)
                 ids = opened.enter_context(found)
+            position = 0
             for number, group in enumerate(own.groups):
+                start, position = position, position + group.rows
                 if not group.rows:
                     continue
                 if self._open is None:
@@ -394,7 +396,8 @@ class BinFiles:
                     self._open.copy(source, own, group, summaries)
                 else:
                     columns = ChunkSource(source, own, dict(enumerate(group.chunks)), summaries)
-                    self._open.assemble(group.rows, [columns, ids.of(number, group)])
+                    parts = ids.of(number, group, start, self.table.row_ids)
+                    self._open.assemble(group.rows, [columns, *parts])
                 if self._open.is_full or 0 < self.target <= self._open.size:
                     self._finish()
 

@@ -78,6 +78,8 @@ class WantedEdit:
     def equals(self, other: WantedEdit) -> bool:
         return (
             self.drops == other.drops
+            and self.source.base_row_id == other.source.base_row_id
+            and self.source.row_commit_version == other.source.row_commit_version
             and len(self.new) == len(other.new)
             and all(a.equals(b) for a, b in zip(self.new, other.new, strict=True))
         )
@@ -144,27 +146,41 @@ class EditMaker:
         return self._format
 
     def _values(self, wanted: WantedEdit) -> NewValues | None:
-        if not wanted.new or wanted.columns == frozenset():
+        columns = self._columns(wanted)
+        if not wanted.new or not columns:
             return None
         positions = np.concatenate([each.positions for each in wanted.new])
-        rows = pa.concat_tables([self._read(each, wanted.columns) for each in wanted.new])
+        rows = pa.concat_tables([self._read(each, columns) for each in wanted.new])
         order = np.argsort(positions, kind="stable")
         if len(wanted.new) > 1:
             positions, rows = positions[order], rows.take(pa.array(order))
-        return NewValues(positions, rows, wanted.columns)
+        return NewValues(positions, rows, columns)
 
-    def _read(self, new: ReplacedRows, columns: frozenset[str] | None) -> pa.Table:
+    def _columns(self, wanted: WantedEdit) -> frozenset[str]:
+        """The columns that get new values, by physical name. A row keeps the id of its place; its
+        version is what the file of new values has, where an heir is the source of them: NULL for
+        one that the job wrote, so that it is the commit's."""
+        own = self.format.without_row_ids.data_schema
+        columns = (f.physical_name for f in own) if wanted.columns is None else wanted.columns
+        return frozenset((*columns, *self.format.row_ids[1:]))
+
+    def _read(self, new: ReplacedRows, columns: frozenset[str]) -> pa.Table:
         """The rows of a replacement, in its order, with these of the columns that data files
         hold."""
         fields = self.format.data_schema.fields
-        names = [f.name for f in fields if columns is None or f.physical_name in columns]
+        names = [f.name for f in fields if f.physical_name in columns]
         order = np.argsort(new.rows, kind="stable")
         from tandem.spark.runtime.row_files import open_input  # of edits with new values alone
 
         ascending = new.rows[order]
         batches: list[pa.RecordBatch] = []
         start = 0
-        with open_input(self.store, self.format, new.values, names) as reader:
+        is_written = (
+            new.values.base_row_id is None
+        )  # by the job, so that the log says nothing of it
+        with open_input(
+            self.store, self.format, new.values, names, is_written=is_written
+        ) as reader:
             for number, rows in enumerate(reader.row_groups):
                 begin, end = np.searchsorted(ascending, (start, start + rows)).tolist()
                 if begin < end:

@@ -123,7 +123,7 @@ def find_matches(
     merge = ArrowMerge(*found, source[0], table.partition_columns)
     search = _Search(store, loose, merge)
     counter = Counter(counters, task)
-    names = (*table.schema.names, *HIDDEN, SOURCE_ROW)
+    names = (*table.names_of_updated, *HIDDEN, SOURCE_ROW)
     try:
         with closing(changed_rows(search.changed, inputs, splits, counter)) as batches:
             written = RowFiles(store, work, names, task).write_all(batches)
@@ -297,7 +297,7 @@ class _Search:
         """The columns by which the fate of a row is decided: those of conditions, and all if rows
         are written."""
         if self.updates:
-            return list(self.table.schema.names)
+            return list(self.table.names_of_updated)
         return self._columns(*self.statement.columns_of_conditions())
 
     def _columns(self, *names: str) -> list[str]:
@@ -519,7 +519,7 @@ def _inserted(
     spec, local = control.spec, source.local
     job = spec.job
     assert isinstance(job, MergeJob)
-    table = job_table_format(spec.table)
+    table = job_table_format(spec.table).without_row_ids
     empty = arrow_schema(replace(table, schema=all_nullable(table.schema))).empty_table()
     given = local.unmatched_rows(source.rows, missing, "NotMatched")
     clauses = local.clause_numbers("NotMatched", given)

@@ -168,7 +168,7 @@ def find_rows(
     chosen = [name.lower() for name in job.set]
     table = job_table_format(spec.table)
     to = spec.new_rows_table
-    names = (*job_table_format(to).schema.names, *HIDDEN) if chosen else HIDDEN
+    names = (*job_table_format(to).names_of_updated, *HIDDEN) if chosen else HIDDEN
     work = RowsWork(
         table=to,
         data_prefix=spec.data_prefix,
@@ -242,7 +242,7 @@ class _Search:
         """The columns of which new rows are made."""
         kept = self.local.kept
         if kept is None:
-            return list(self.table.schema.names)
+            return list(self.table.names_of_updated)
         values = (referenced(item.value) for item in self.statement.assignments)
         return self._columns(kept.union(*values))
 

@@ -146,7 +146,8 @@ Held = tuple[readers.SourcePin, ListedSource | None]
 @dataclass(frozen=True)
 class Sides:
     """The two sides of the join, and the mode. `part`: the table's side is only some of its rows;
-    `record`: source rows have an identity, which is recorded. `plain` is the source without the
+    `record`: source rows have an identity, which is recorded. `ids`: the column of row ids, if rows
+    keep theirs. `plain` is the source without the
     join's columns; `size` the size of its files in bytes, 0 if unknown; `broadcast`: it takes
     little memory."""
 
@@ -158,6 +159,7 @@ class Sides:
     size: int
     part: bool
     record: bool
+    ids: tuple[str, ...]
     broadcast: bool = False
 
 
@@ -183,7 +185,9 @@ def sides_of(
     )
     if any(clause.every for clause in statement.clauses):
         _check_every(source.schema, schema, job)
-    rows = read_rows(control, spark, inputs, _columns_read(statement), round_, hidden=True)
+    ids = table.column_of_ids if _updates(statement) else ()
+    columns = (*_columns_read(statement), *ids)
+    rows = read_rows(control, spark, inputs, columns, round_, hidden=True)
     identified = None
     if statement.records_matches:
         identified = with_identity(source)
@@ -197,7 +201,12 @@ def sides_of(
         size=sum(file.size for file in held[0].files),
         part=part,
         record=identified is not None,
+        ids=ids,
     )
+
+
+def _updates(statement: MergeStatement) -> bool:
+    return any(clause.action == "Update" for clause in statement.clauses)
 
 
 def _check_every(source: StructType, schema: StructType, job: MergeJob) -> None:
@@ -222,8 +231,8 @@ def _columns_read(statement: MergeStatement) -> tuple[str, ...]:
 
 
 def decided(sides: Sides) -> DataFrame:
-    """The rows that change: the table's columns with their new values, the row's position, and the
-    number of the clause that applies to it."""
+    """The rows that change: the table's columns with their new values, the row's id and position,
+    and the number of the clause that applies to it."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
     clauses = sides.statement.clauses
@@ -237,7 +246,8 @@ def decided(sides: Sides) -> DataFrame:
             becomes = _value(clause, field.name, sides).cast(field.dataType)
             value = F.when(F.col(CLAUSE) == number, becomes).otherwise(value)
         columns.append(value.alias(field.name))
-    hidden = [F.col(f"{TABLE}.{name}").alias(name) for name in (INPUT, POSITION)]
+    of_table = (*sides.ids, INPUT, POSITION)
+    hidden = [F.col(f"{TABLE}.{quote_name(name)}").alias(name) for name in of_table]
     if sides.record:
         hidden += [F.col(f"{SOURCE}.{name}").alias(name) for name in SOURCE_IDS]
     return joined.select(*columns, *hidden, F.col(CLAUSE))
@@ -366,6 +376,7 @@ def write_decided(control: Control, rows: DataFrame, work: MergeWork) -> list[Me
 def _written(store: Store, work: MergeWork, names: Sequence[str], batches: Batches) -> MergedRows:
     ids = tuple(name for name in SOURCE_IDS if name in names)
     columns = tuple(name for name in names if name not in (*HIDDEN, *ids, CLAUSE))
+    inserted = tuple(name for name in columns if name not in (work.table.row_ids or ()))
     others: list[pa.Table] = []
 
     def leave(rows: pa.RecordBatch, output: int | None) -> None:
@@ -373,7 +384,7 @@ def _written(store: Store, work: MergeWork, names: Sequence[str], batches: Batch
 
     with (
         RowFiles(store, work, (*columns, *HIDDEN, *ids), task_number()) as updates,
-        RowFiles(store, work, columns, task_number()) as inserts,
+        RowFiles(store, work, inserted, task_number()) as inserts,
     ):
         for batch in batches:
             clauses = batch.column(CLAUSE).to_numpy().astype(np.int64)

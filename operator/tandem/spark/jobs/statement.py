@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tandem.errors import CountMismatch
-from tandem.jobs.formats import InputFile, StatementJob
+from tandem.jobs.formats import InputFile, JobTable, StatementJob
 from tandem.jobs.results import JobResult
 from tandem.spark.jobs.edits import edit_round, maker_of
 from tandem.spark.jobs.local_statement import compiled, find_rows, in_tasks
@@ -250,34 +250,38 @@ def _by_spark(
     assert isinstance(job, StatementJob)
     schema = table_schema(spec.table)
     columns = _columns_read(job, schema, spec.table.partition_columns if job.set_only else ())
+    to = spec.new_rows_table
+    if job.set:
+        columns += to.column_of_ids
     rows = read_rows(control, session, inputs, columns, round_, hidden=True)
     chosen = [name.lower() for name in job.set]
     work = RowsWork(
-        table=spec.new_rows_table,
+        table=to,
         data_prefix=spec.data_prefix,
         target_file_size=job.target_file_size,
         logged_values=logged_partition_values(spec.table, inputs, chosen),
         new_columns=tuple(name for name in schema.names if name.lower() in chosen),
     )
     with reported_shares(control, "Evaluating", inputs, round_):
-        return write_rows(control, _statement(rows, job, table_schema(spec.new_rows_table)), work)
+        return write_rows(control, _statement(rows, job, to), work)
 
 
-def _statement(rows: DataFrame, job: StatementJob, schema: StructType) -> DataFrame:
-    """`schema`: of new rows."""
+def _statement(rows: DataFrame, job: StatementJob, to: JobTable) -> DataFrame:
+    """`to`: the table with the columns of new rows."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
     found = rows.filter(F.expr(job.where))
     hidden = [F.col(name) for name in HIDDEN]
     if not job.set:
         return found.select(*hidden)
+    hidden += [F.col(quote_name(name)) for name in to.column_of_ids]
     chosen = {name.lower(): text for name, text in job.set.items()}
     # ANSI store assignment: a value that does not fit its column raises.
     columns = [
         F.expr(chosen[f.name.lower()]).cast(f.dataType).alias(f.name)
         if f.name.lower() in chosen
         else F.col(quote_name(f.name))
-        for f in schema.fields
+        for f in table_schema(to).fields
     ]
     return found.select(*columns, *hidden)
 

@@ -77,7 +77,11 @@ def read_rows(
     hidden: bool,
     table: JobTable | None = None,
 ) -> DataFrame:
-    """The live rows of `inputs` (of this table, or of another) as a DataFrame."""
+    """The live rows of `inputs` (of this table, or of another) as a DataFrame.
+
+    Args:
+        columns: of the table, and those of row ids.
+    """
     from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
     from tandem.spark.runtime.datasource import NAME, RowsRead, put_work
@@ -85,7 +89,8 @@ def read_rows(
 
     of = table or control.spec.table
     schema = table_schema(of)
-    fields = [schema[name] for name in columns]
+    ids = {name: StructField(name, LongType()) for name in of.row_ids or ()}
+    fields = [ids.get(name) or schema[name] for name in columns]
     if hidden:
         fields += [StructField(INPUT, IntegerType()), StructField(POSITION, LongType())]
     if not inputs:

@@ -101,8 +101,13 @@ def open_input(
     columns: Sequence[str],
     *,
     exact: bool = False,
+    is_written: bool = False,
 ) -> DataFileReader:
-    """Open an input's reader; the caller closes it. Raises: CountMismatch if the file has another
+    """Open an input's reader; the caller closes it.
+
+    Args:
+        is_written: it is no file of the table yet: rows without ids have none.
+    Raises: CountMismatch if the file has another
     number of rows than the log records; as `DataFileReader`."""
     reader = DataFileReader(
         store,
@@ -111,7 +116,7 @@ def open_input(
         partition_values=input_.partition_values,
         columns=columns,
         exact=exact,
-        origin=origin_of(input_, table),
+        origin=None if is_written else origin_of(input_, table),
     )
     if reader.num_rows != input_.rows:
         found = reader.num_rows
@@ -249,7 +254,8 @@ class RowFiles:
     error leaves no incomplete file.
 
     Args:
-        names: the columns of the batches, in order.
+        names: the columns of the batches, in order. Rows with a column of ids were in the table
+            before: their files say so. Others get the ids that the log gives to their files.
         task: a number for file names.
     """
 
@@ -263,7 +269,8 @@ class RowFiles:
         self._control = control
         self._work = work
         self._task = task
-        self._table = job_table_format(work.table)
+        table = job_table_format(work.table)
+        self._table = table if {*table.row_ids[:1]} <= {*names} else table.without_row_ids
         columns = self._table.schema.names
         self._columns = tuple(n for n in names if n in columns)
         self._hidden = [n for n in names if n not in columns]
@@ -389,7 +396,11 @@ class RowFiles:
         arrays = []
         fields = []
         for wanted in self._table.data_schema:
-            array = batch.column(wanted.name)
+            array = (
+                batch.column(wanted.name)
+                if wanted.name in self._columns
+                else pa.nulls(batch.num_rows, pa.int64())  # the version of a row with new values
+            )
             _refuse(forbidden_null(wanted, array))
             if wanted.name in self._work.new_columns:
                 require_texts(array, wanted.name)
