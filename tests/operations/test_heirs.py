@@ -113,7 +113,7 @@ class Table:
         values = self.partitions.get(path, {})
         return InputFile(logged_path=path, size=len(rows), rows=len(rows), partition_values=values)
 
-    def _read(self, file: InputFile) -> pa.Table:
+    def _read(self, file: InputFile, _columns: Sequence[str] | None) -> pa.Table:
         self.read.append(file.logged_path)
         if file.logged_path.startswith("vacuumed"):
             raise DataFileMissing("gone", resource=file.logged_path)

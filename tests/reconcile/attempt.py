@@ -146,7 +146,7 @@ def heirs_of(
     assert attempt.jobs_map is not None
     history = cast(Any, _History(world))
 
-    def read(file: InputFile) -> pa.Table:
+    def read(file: InputFile, _columns: Sequence[str] | None) -> pa.Table:
         return _table(world.files[file.logged_path])
 
     if attempt.heirs is None:

@@ -180,15 +180,6 @@ def test_rows_keep_their_ids_where_row_tracking_is_enabled(new: Made) -> None:
     check_log(lake, since)
 
 
-def test_what_would_lose_ids_is_refused(new: Made) -> None:
-    lake = new(rows(range(10)), tracking="true")
-    version = lake.version
-    status = lake.run(replaced(lake))
-    assert reason(status) == "UnsupportedFeature"
-    assert "rows do not keep their ids in replaces" in message(status)
-    assert lake.version == version
-
-
 def test_files_have_no_ids_while_they_are_suspended(new: Made) -> None:
     lake = new(rows(range(10)), feature="supported")
     lake.do(lake.ingest(rows(range(10, 20))))

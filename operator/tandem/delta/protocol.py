@@ -48,10 +48,8 @@ _NEW_VALUES = frozenset(
 )
 _NEW_FILES = _NEW_VALUES | {OperationKind.COMPACTION}
 _WRITES = _NEW_FILES | _STATEMENTS
-_MOVES = frozenset(
-    {OperationKind.COMPACTION, OperationKind.UPDATE, OperationKind.DELETE, OperationKind.MERGE}
-)
-"""Operations that write rows of the table to other files: a delete, if it has no vectors."""
+_MOVES = _STATEMENTS | {OperationKind.COMPACTION}
+"""Operations that move rows to other files; a delete does so without deletion vectors."""
 OF_LOG = frozenset({OperationKind.LOG_COMPACTION, OperationKind.LOG_APPEND})
 """Operations on the logs of merge-on-read tables."""
 _ALL = _WRITES | _READ | OF_LOG
@@ -188,10 +186,9 @@ _TABLE = (
             "older files are read with the type that the table has now"),
     Feature("checkpointProtection", _always, _NOTHING,
             "commits are unaffected; other engines clean up the log of such tables"),
-    Feature("rowTracking", _property(_TRACKING),
-            frozenset({OperationKind.REPLACE}),
-            "rows do not keep their ids in replaces and log merges; if it is supported and not "
-            "enabled, files get ids and all is possible"),
+    Feature("rowTracking", _property(_TRACKING), _NOTHING,
+            "rows keep their ids and versions wherever they move, those with new values their ids; "
+            "if it is supported and not enabled, files get ids"),
     Feature("variantType", _type("variant"), _ALL, "variant columns have no Arrow form here"),
     Feature("variantType-preview", _type("variant"), _ALL,
             "variant columns have no Arrow form here"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -64,6 +64,8 @@ def may_hold(
 
 
 _POSITION = "__tandem_position"
+NO_ID: Final = -1
+"""In place of the id of a row that has none yet."""
 RECORD_BYTES = 64
 """Estimated bytes of a record in the index, besides its key."""
 
@@ -92,12 +94,14 @@ class MatchedRows:
         winners: indexes of the winners.
         hidden: whether the winner hides the row; if not, the row may be greater than the winner.
         greater: whether the row is greater, so that the winner is not shown.
+        row_ids: the ids of the rows, if they keep them.
     """
 
     positions: IntArray
     winners: IntArray
     hidden: BoolArray
     greater: BoolArray
+    row_ids: IntArray | None = None
 
 
 def winners_of(
@@ -196,26 +200,37 @@ class WinnerPasses:
 
 
 def match(
-    reader: DataFileReader, overlay: Overlay, dead: BitMap64, row_groups: range | None = None
+    reader: DataFileReader,
+    overlay: Overlay,
+    dead: BitMap64,
+    row_groups: range | None = None,
+    *,
+    with_ids: bool = False,
 ) -> MatchedRows:
     """The rows of an open base file, or of some row groups of it, whose key has a winner. Deleted
-    rows are not rows."""
+    rows are not rows. The reader has the columns of the settings, and `with_ids` that of row ids
+    after them."""
     parts: list[MatchedRows] = []
     for batch in reader.batches(dead=dead, positions=_POSITION, row_groups=row_groups):
         columns = [comparable(batch.column(at), field) for at, field in enumerate(reader.fields)]
+        ids = columns.pop() if with_ids else None
         keys = columns[: len(overlay.records.keys)]
         order = columns[len(keys)] if len(columns) > len(keys) else None
         compared = overlay.compare(keys, order)
         positions = batch.column(batch.num_columns - 1).to_numpy()[compared.rows]
-        parts.append(MatchedRows(positions, compared.winners, compared.hidden, compared.greater))
+        of_rows = None if ids is None else ids.to_numpy()[compared.rows]
+        found = compared.winners, compared.hidden, compared.greater
+        parts.append(MatchedRows(positions, *found, of_rows))
     if not parts:
         none = np.empty(0, np.int64)
-        return MatchedRows(none, none, none.astype(bool), none.astype(bool))
+        false = none.astype(bool)
+        return MatchedRows(none, none, false, false, none if with_ids else None)
     return MatchedRows(
         np.concatenate([each.positions for each in parts]),
         np.concatenate([each.winners for each in parts]),
         np.concatenate([each.hidden for each in parts]),
         np.concatenate([each.greater for each in parts]),
+        np.concatenate([e.row_ids for e in parts if e.row_ids is not None]) if with_ids else None,
     )
 
 
@@ -228,7 +243,8 @@ def no_records(table: TableFormat, settings: LogSettings) -> Records:
 # What a log merge records of rows and winners: one Arrow table, and its reading. Pure.
 #
 # A row of the table says that a row of the base table has a winner (`input`, `position`, `winner`,
-# `hidden`, `greater`), or where a winner was written (`winner`, `output`, `output_position`).
+# `hidden`, `greater`), or where a winner was written (`winner`, `output`, `output_position`). Where
+# rows keep their ids, `row_id` is that of the row, or the one that the winner was written with.
 
 
 MATCHES = pa.schema(
@@ -242,54 +258,59 @@ MATCHES = pa.schema(
         ("output_position", pa.int64()),
     ]
 )
+MATCHES_WITH_IDS = MATCHES.append(pa.field("row_id", pa.int64()))
 
 
 def of_matches(input_: int, rows: MatchedRows) -> pa.Table:
     """Rows of input `input_` that have a winner."""
     count = len(rows.positions)
-    return pa.table(
-        [
-            pa.array(np.full(count, input_, np.int32)),
-            pa.array(rows.positions),
-            pa.array(rows.winners),
-            pa.array(rows.hidden),
-            pa.array(rows.greater),
-            pa.nulls(count, pa.int32()),
-            pa.nulls(count, pa.int64()),
-        ],
-        schema=MATCHES,
-    )
+    columns = [
+        pa.array(np.full(count, input_, np.int32)),
+        pa.array(rows.positions),
+        pa.array(rows.winners),
+        pa.array(rows.hidden),
+        pa.array(rows.greater),
+        pa.nulls(count, pa.int32()),
+        pa.nulls(count, pa.int64()),
+    ]
+    return _matches(columns, rows.row_ids)
 
 
-def of_places(output: int, winners: IntArray) -> pa.Table:
+def of_places(output: int, winners: IntArray, row_ids: IntArray | None = None) -> pa.Table:
     """The winners whose rows are those of output `output`, in order."""
     count = len(winners)
-    return pa.table(
-        [
-            pa.nulls(count, pa.int32()),
-            pa.nulls(count, pa.int64()),
-            pa.array(winners),
-            pa.nulls(count, pa.bool_()),
-            pa.nulls(count, pa.bool_()),
-            pa.array(np.full(count, output, np.int32)),
-            pa.array(np.arange(count)),
-        ],
-        schema=MATCHES,
-    )
+    columns = [
+        pa.nulls(count, pa.int32()),
+        pa.nulls(count, pa.int64()),
+        pa.array(winners),
+        pa.nulls(count, pa.bool_()),
+        pa.nulls(count, pa.bool_()),
+        pa.array(np.full(count, output, np.int32)),
+        pa.array(np.arange(count)),
+    ]
+    return _matches(columns, row_ids)
+
+
+def _matches(columns: list[pa.Array], row_ids: IntArray | None) -> pa.Table:
+    if row_ids is None:
+        return pa.table(columns, schema=MATCHES)
+    return pa.table([*columns, pa.array(row_ids)], schema=MATCHES_WITH_IDS)
 
 
 @dataclass(frozen=True, slots=True)
 class MergeMatches:
     """What a job found: for each input its rows with a winner, and for each output the winners of
-    its rows, in order."""
+    its rows, in order; `row_ids` are those that the rows of an output have, -1 for none."""
 
     inputs: Mapping[int, MatchedRows]
     outputs: Mapping[int, IntArray]
+    row_ids: Mapping[int, IntArray] = field(default_factory=dict)
 
 
 def read(table: pa.Table) -> MergeMatches:
-    """Raises: ValueError if it is not a table of `MATCHES`."""
-    if not table.schema.equals(MATCHES):
+    """Raises: ValueError if it is not a table of `MATCHES`, with ids or without."""
+    with_ids = table.schema.equals(MATCHES_WITH_IDS)
+    if not with_ids and not table.schema.equals(MATCHES):
         raise ValueError(f"columns {table.schema.names}")
     of_rows = table.filter(pc.is_valid(table["input"]))
     of_outputs = table.filter(pc.is_valid(table["output"]))
@@ -300,17 +321,24 @@ def read(table: pa.Table) -> MergeMatches:
             part["winner"].to_numpy(),
             part["hidden"].to_numpy().astype(bool),
             part["greater"].to_numpy().astype(bool),
+            part["row_id"].to_numpy() if with_ids else None,
         )
-    outputs = {
-        number: part.sort_by("output_position")["winner"].to_numpy()
-        for number, part in _parts(of_outputs, "output")
-    }
-    return MergeMatches(inputs, outputs)
+    outputs, row_ids = {}, {}
+    for number, part in _parts(of_outputs, "output"):
+        in_order = part.sort_by("output_position")
+        outputs[number] = in_order["winner"].to_numpy()
+        if with_ids:
+            row_ids[number] = in_order["row_id"].to_numpy()
+    return MergeMatches(inputs, outputs, row_ids)
 
 
 def _parts(table: pa.Table, column: str) -> Sequence[tuple[int, pa.Table]]:
     numbers = table[column].unique().to_pylist()
     return [(number, table.filter(pc.equal(table[column], number))) for number in numbers]
+
+
+def _no_numbers() -> IntArray:
+    return np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,24 +348,45 @@ class MergeResult:
     Attributes:
         hidden: positions by logged path, of rows that are not deleted yet.
         beaten: winners that are not shown.
+        replacing, row_ids: winners that hide rows, ascending, and for each the id of the row that
+            it hides, where rows keep theirs: the least one if it hides several.
     """
 
     hidden: Mapping[str, BitMap64]
     beaten: frozenset[int]
+    replacing: IntArray = field(default_factory=_no_numbers, compare=False)
+    row_ids: IntArray = field(default_factory=_no_numbers, compare=False)
+
+    def ids_of(self, winners: IntArray) -> IntArray:
+        """The ids that the rows of these winners get, `NO_ID` for a row that is new."""
+        if not len(self.replacing):
+            return np.full(len(winners), NO_ID)
+        at = np.minimum(np.searchsorted(self.replacing, winners), len(self.replacing) - 1)
+        return np.where(self.replacing[at] == winners, self.row_ids[at], NO_ID)
 
 
 def at_version(matches: Mapping[str, MatchedRows], dead: Mapping[str, BitMap64]) -> MergeResult:
     """What a merge changes where these rows are deleted: both by logged path of the live files."""
     hidden: dict[str, BitMap64] = {}
     beaten: set[int] = set()
+    none = np.empty(0, np.int64)
+    winners, row_ids = [none], [none]
     for path, rows in matches.items():
         gone = dead.get(path, BitMap64())
         positions = BitMap64(rows.positions[rows.hidden].astype(np.uint64)) - gone
         if positions:
             hidden[path] = positions
+        if rows.row_ids is not None:
+            deleted = np.asarray(gone.to_array()).astype(np.int64)
+            replaced = rows.hidden & ~np.isin(rows.positions, deleted)
+            winners.append(rows.winners[replaced])
+            row_ids.append(rows.row_ids[replaced])
         for position, winner in zip(
             rows.positions[rows.greater].tolist(), rows.winners[rows.greater].tolist(), strict=True
         ):
             if position not in gone:
                 beaten.add(winner)
-    return MergeResult(hidden, frozenset(beaten))
+    of_rows, ids = np.concatenate(winners), np.concatenate(row_ids)
+    order = np.lexsort((ids, of_rows))
+    replacing, first = np.unique(of_rows[order], return_index=True)
+    return MergeResult(hidden, frozenset(beaten), replacing, ids[order][first])

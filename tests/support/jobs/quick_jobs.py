@@ -295,7 +295,8 @@ class QuickJobs:
             self.publish(opened, _empty(opened, 0), job.inputs)
             return
         source = pq.read_table(unquote(urlsplit(job.source_location).path))
-        source = _aligned(source, arrow_schema(opened.table), job.source_location)
+        own = arrow_schema(opened.table.without_row_ids)
+        source = _aligned(source, own, job.source_location)
         together = 0
         if job.borders is None:
             outputs = _write(opened, source, job.target_file_size)
@@ -407,11 +408,14 @@ def _aligned(source: pa.Table, schema: pa.Schema, location: str) -> pa.Table:
 
 def _write(opened: Control, rows: pa.Table, target_size: int) -> tuple[WrittenFile, ...]:
     """New rows: those that have an id keep it, and have no version."""
-    for version in opened.table.row_ids[1:]:
+    table = opened.table
+    if not {*table.row_ids} <= {*rows.schema.names}:
+        table = table.without_row_ids
+    for version in table.row_ids[1:]:
         at = rows.schema.get_field_index(version)
         rows = rows.set_column(at, version, pa.nulls(rows.num_rows, pa.int64()))
     writer = ParquetDataWriter(
-        opened.store, opened.spec.data_prefix, opened.table, target_size=target_size
+        opened.store, opened.spec.data_prefix, table, target_size=target_size
     )
     with writer:
         for batch in rows.to_batches():

@@ -30,7 +30,13 @@ from tandem.delta.datafiles.conform import (
 )
 from tandem.delta.datafiles.times import ExactParquetFile
 from tandem.delta.partitions import to_scalar
-from tandem.delta.schema import StructType, column_mapping_mode, to_arrow_field
+from tandem.delta.schema import (
+    Field,
+    PrimitiveType,
+    StructType,
+    column_mapping_mode,
+    to_arrow_field,
+)
 from tandem.errors import CorruptDeletionVector, ObjectNotFound, StorageError
 from tandem.storage.store import Store
 
@@ -69,6 +75,12 @@ class TableFormat:
     def data_schema(self) -> StructType:
         """The columns that data files hold."""
         return self.schema.without(self.partition_columns)
+
+    def with_row_ids(self, names: Sequence[str]) -> TableFormat:
+        """The table with these two columns, or none, after its own."""
+        columns = (Field(name, PrimitiveType("long")) for name in names)
+        schema = StructType((*self.schema.fields, *columns))
+        return replace(self, schema=schema, row_ids=tuple(names))
 
     @property
     def without_row_ids(self) -> TableFormat:

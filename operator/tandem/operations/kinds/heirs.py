@@ -3,7 +3,8 @@
 An edit of ours says by its row map which rows it kept, and which it gave new values; a chain of
 edits leads back to the input. Files of other writers are compared: a file all of whose rows equal,
 value by value, rows of inputs that its commit, or one before it, took away, is their heir,
-whichever rows it was made from: rows that are equal in all columns are interchangeable.
+whichever rows it was made from: rows that are equal in all columns are interchangeable. Where rows
+keep their ids, these and their versions are two more columns.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tandem.delta.actions import BASE_ROW_ID, ROW_COMMIT_VERSION
 from tandem.delta.datafiles.reader import TableFormat, arrow_schema
-from tandem.distinct import IntArray, number_rows
+from tandem.distinct import BoolArray, IntArray, number_rows
 from tandem.errors import DataFileMissing
 from tandem.jobs.formats import InputFile
 from tandem.operations.kinds.commit_history import CommitHistory, SnapshotView
@@ -46,22 +48,25 @@ class HeirSearch:
     change.
 
     Args:
-        read: reads all columns of a file. Raises: DataFileMissing.
+        read: reads these columns of a file, or all. Raises: DataFileMissing.
         history: the commits since the version that the rewrite read, `since`.
         inputs: its inputs, by path, as the job read them; `row_map` says which rows it took.
         newest: the newest version of the table, which is at least that of its argument.
+        row_ids: the columns of row ids, if rows keep theirs.
     """
 
     def __init__(
         self,
-        read: Callable[[InputFile], pa.Table],
+        read: Callable[[InputFile, Sequence[str] | None], pa.Table],
         history: CommitHistory,
         since: int,
         inputs: Mapping[str, InputFile],
         row_map: RowMapLike,
         newest: Callable[[int], int],
+        row_ids: Sequence[str] = (),
     ) -> None:
         self._newest = newest
+        self._row_ids = row_ids
         self._read_file = read
         self._history = history
         self._since = since
@@ -70,6 +75,7 @@ class HeirSearch:
         self._by_map: dict[str, Heir | None] = {}
         self._by_content: dict[str, Heir | None] = {}
         self._rows: dict[str, pa.Table] = {}
+        self._ids: dict[str, tuple[int | None, int | None]] = {}
         self._lock = threading.Lock()
         self._most: int | None = None
         """How many new files are compared at once, at most: half as many as the last time."""
@@ -98,11 +104,23 @@ class HeirSearch:
             for path, lost in ancestors.items()
             if view.add(path) is not None and not lost.isdisjoint(gone)
         }
+        self._forget_other_ids(candidates, view)
         found = {path: self._traced(path, view) for path in candidates}
         if by_content:
             unknown = {path: lost for path, lost in candidates.items() if found[path] is None}
             found |= self._compared(unknown, view)
         return tuple(h for h in found.values() if h is not None and set(h.sources) <= set(gone))
+
+    def _forget_other_ids(self, paths: Collection[str], view: SnapshotView) -> None:
+        """Drop what was found of files that were added again, with other row ids."""
+        for path in paths if self._row_ids else ():
+            add = view.add(path)
+            assert add is not None
+            ids = add.extra.get(BASE_ROW_ID), add.extra.get(ROW_COMMIT_VERSION)
+            if self._ids.setdefault(path, ids) != ids:
+                self._ids[path] = ids
+                for known in (self._by_map, self._by_content, self._rows):
+                    known.pop(path, None)
 
     # By row maps
 
@@ -131,6 +149,16 @@ class HeirSearch:
                 changed |= np.isin(origins, to_array(values))
             _, origins = row_map.trace(source, origins)
             source = sources[0]
+        if self._row_ids:
+            # They differ where row tracking was disabled, or files got other ids, in between.
+            try:
+                of_heir = self._read_file(input_file(view, path, None), self._row_ids)
+                of_input = self._read_file(self._inputs[source], self._row_ids)
+            except DataFileMissing:
+                return None  # another writer's vacuum
+            ids, versions = _differ(of_heir, of_input.take(pa.array(origins)))
+            if ids.any() or versions[~changed].any():
+                return None
         return Heir(path, (HeirRows(source, rows, origins),), to_bitmap(rows[changed]))
 
     # By content
@@ -214,7 +242,7 @@ class HeirSearch:
         kept = self._rows.get(file.logged_path)
         if kept is not None:
             return kept
-        found = self._read_file(file)
+        found = self._read_file(file, None)
         with self._lock:
             self._rows[file.logged_path] = found
             while sum(table.nbytes for table in self._rows.values()) > MOST_BYTES:
@@ -222,11 +250,20 @@ class HeirSearch:
         return found
 
 
-def read_rows(store: Store, table: TableFormat, file: InputFile) -> pa.Table:
-    """The rows of a file, in all columns of the table. Raises: DataFileMissing."""
+def _differ(some: pa.Table, others: pa.Table) -> list[BoolArray]:
+    """For each column of integers, which rows have another value."""
+    names = some.column_names
+    return [np.asarray(some[name]) != np.asarray(others[name]) for name in names]
+
+
+def read_rows(
+    store: Store, table: TableFormat, file: InputFile, columns: Sequence[str] | None = None
+) -> pa.Table:
+    """The rows of a file, with or without a deletion vector, in these columns of the table; None
+    for all. Raises: DataFileMissing."""
     from tandem.spark.runtime.row_files import open_input  # beside other writers alone
 
-    names = table.data_schema.names
+    names = table.data_schema.names if columns is None else columns
     with open_input(store, table, file, names) as reader:
         batches = list(reader.batches())
     return pa.Table.from_batches(batches, None if batches else arrow_schema(table, names))

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from tandem.delta import protocol
-from tandem.delta.actions import AddFile, Txn
+from tandem.delta import dv, protocol
+from tandem.delta.actions import BASE_ROW_ID, ROW_COMMIT_VERSION, AddFile, Txn
 from tandem.delta.datafiles.reader import DataFileReader
 from tandem.delta.log.files import to_adds
 from tandem.delta.log.snapshot import Snapshot
@@ -67,6 +67,8 @@ from tandem.operations.model import (
     Work,
 )
 from tandem.operations.session.recovery import has_begun, identify, is_recorded
+from tandem.spark.jobs.log_merge import WrittenWinners, write_winners
+from tandem.spark.runtime.control import origin_of
 from tandem.spec.compaction import CompactionType, TableCompaction
 from tandem.spec.status import MERGES_LOG, Plan, Reconciled, RowsAffected
 from tandem.spec.update import TableUpdate
@@ -87,6 +89,14 @@ class _LogAtPlan:
     history: BaseHistory
 
 
+@dataclass(frozen=True, slots=True)
+class _Merge:
+    """What a merge commits: `hidden` are the rows of each file of winners that are not shown."""
+
+    result: MergeResult
+    hidden: tuple[BitMap64, ...]
+
+
 class LogMergeKind:
     """The `Kind` of one LogMerge."""
 
@@ -101,7 +111,8 @@ class LogMergeKind:
     def _forget(self) -> None:
         """Drop what belongs to a plan and its result."""
         self._matches: dict[str, MatchedRows] = {}
-        self._places: dict[int, list[int]] = {}
+        self._written: list[WrittenWinners] = []
+        self._base_ids: dict[str, int | None] = {}
         self._cache: VectorCache | None = None
         self._log: _LogAtPlan | None = None
 
@@ -134,7 +145,7 @@ class LogMergeKind:
         cache = self._vectors(work)
         cache.load(add.deletion_vector for add in candidates if add.deletion_vector)
         job = LogMergeJob(
-            inputs=tuple(_input(cache, add) for add in candidates),
+            inputs=tuple(_input(base, cache, add) for add in candidates),
             blocks=tuple(
                 LogBlock(
                     logged_path=block.path,
@@ -224,7 +235,11 @@ class LogMergeKind:
             file.logged_path: found.inputs.get(number, nothing)
             for number, file in enumerate(job.inputs)
         }
-        self._places = {at: winners.tolist() for at, winners in found.outputs.items()}
+        self._base_ids = {file.logged_path: file.base_row_id for file in job.inputs}
+        self._written = [
+            WrittenWinners(file, found.outputs[at], found.row_ids.get(at))
+            for at, file in enumerate(result.outputs)
+        ]
 
     def decide(self, work: Work) -> Decision:
         refusal = verdict_of_table(work, self.protocol_kind, needs_vectors=work.vectors_only)
@@ -239,7 +254,8 @@ class LogMergeKind:
         if (before.base_id, before.mark, before.live) != (now.base_id, now.mark, now.live):
             why = "another merge of the log, or a boundary such as an overwrite or a restore"
             return Decision(Verdict.REPLAN, why)
-        return Decision(Verdict.COMMIT, payload=self._result_at(work, now))
+        result = self._result_at(work, now)
+        return Decision(Verdict.COMMIT, payload=_Merge(result, self._hidden_at(work, now, result)))
 
     def _log_at_plan(self, work: Work) -> _LogAtPlan:
         if self._log is None:
@@ -250,14 +266,45 @@ class LogMergeKind:
 
     def _result_at(self, work: Work, state: BlockLogState) -> MergeResult:
         """What the merge changes at the version that it might follow."""
-        self._match_new_files(work, state)
         view = SnapshotView(work.snapshot, self._vectors(work))
+        view.prefetch(self._matches)
+        if work.frozen[1].table.row_ids:
+            for path, base_id in self._base_ids.items():
+                add = view.add(path)
+                if add is not None and add.extra.get(BASE_ROW_ID) != base_id:
+                    self._matches.pop(path, None)
+        self._match_new_files(work, state)
         view.prefetch(self._matches)
         live = {path: file for path in self._matches if (file := view.get(path)) is not None}
         return at_version(
             {path: self._matches[path] for path in live},
             {path: file.dead for path, file in live.items()},
         )
+
+    def _hidden_at(
+        self, work: Work, state: BlockLogState, result: MergeResult
+    ) -> tuple[BitMap64, ...]:
+        """For each file of winners the rows that are not shown at this version: they are beaten, or
+        written with another id than that of the row that they take the place of. The latter are
+        written again: others have deleted, added or replaced rows of their keys."""
+        done = np.array(sorted(result.beaten), np.int64)
+        hidden = []
+        for each in self._written:
+            shown = ~np.isin(each.winners, done)
+            if each.row_ids is not None:
+                shown &= each.row_ids == result.ids_of(each.winners)
+            hidden.append(BitMap64(np.flatnonzero(~shown)))
+            done = np.concatenate([done, each.winners[shown]])
+        wanted = [np.empty(0, np.int64), *(each.winners for each in self._written)]
+        missing = np.setdiff1d(np.concatenate(wanted), done)
+        if len(missing):
+            found = self._log_at_plan(work)
+            won = self._winners(found.log, found.snapshot, state, work.snapshot)
+            ids = result.ids_of(np.arange(len(won.rows)))
+            again = write_winners(work.table.store, work.frozen[1], won, ids, missing)
+            self._written += again
+            hidden += [BitMap64() for _ in again]
+        return tuple(hidden)
 
     def _match_new_files(self, work: Work, state: BlockLogState) -> None:
         """Compare the rows of files that the job has not seen with the winners."""
@@ -267,41 +314,44 @@ class LogMergeKind:
         if not unknown.num_rows:
             return
         settings = settings_of(found.snapshot)
+        table = table_format(base).with_row_ids(work.frozen[1].table.row_ids or ())
         overlay = self._winners(found.log, found.snapshot, state, base).overlay
         mask = may_hold(base, settings, overlay.records, unknown)
         for add in to_adds(unknown.filter(pa.array(mask))):
+            input_ = _input(base, self._vectors(work), add)
             with DataFileReader(
                 work.table.store,
                 add.path,
-                table_format(base),
+                table,
                 partition_values=add.partition_values,
-                columns=settings.columns,
+                columns=(*settings.columns, *table.row_ids[:1]),
+                origin=origin_of(input_, table),
             ) as reader:
                 # With deleted rows: the file may have another vector at the next version.
-                self._matches[add.logged_path] = match(reader, overlay, BitMap64())
+                self._base_ids[add.logged_path] = input_.base_row_id
+                self._matches[add.logged_path] = match(
+                    reader, overlay, BitMap64(), with_ids=bool(table.row_ids)
+                )
 
     def change(self, work: Work) -> CommitContent:
         assert work.decision is not None
-        found = work.decision.payload
-        assert isinstance(found, MergeResult)
+        merge = work.decision.payload
+        assert isinstance(merge, _Merge)
+        found = merge.result
         plan, spec = work.frozen
-        job, result = _job(spec), work.results[0]
+        job = _job(spec)
         view = SnapshotView(work.snapshot, self._vectors(work))
         view.prefetch(found.hidden)
         created = new_segment(work.snapshot, work.now_ms)
         tags = output_tags(created.name, created.sequence)
         outputs = []
         inserted = 0
-        for at, file in enumerate(result.outputs):
-            beaten = BitMap64(
-                position
-                for position, winner in enumerate(self._places[at])
-                if winner in found.beaten
-            )
-            inserted += file.rows - len(beaten)
-            if len(beaten) < file.rows:
-                add = output_add(file, tags)
-                outputs.append(OutputFileChange(add, file.rows, beaten or None))
+        for each, hidden in zip(self._written, merge.hidden, strict=True):
+            rows = each.file.rows
+            inserted += rows - len(hidden)
+            if len(hidden) < rows:
+                add = output_add(each.file, tags)
+                outputs.append(OutputFileChange(add, rows, hidden or None))
         touched = tuple(_touched(view, found.hidden))
         log_id = self._log_at_plan(work).snapshot.metadata.id
         return CommitContent(
@@ -329,13 +379,20 @@ def _job(spec: JobSpec) -> LogMergeJob:
     return spec.job
 
 
-def _input(cache: VectorCache, add: AddFile) -> InputFile:
-    # The job looks at deleted rows, too: another vector may be the file's at the commit.
+def _input(base: Snapshot, cache: VectorCache, add: AddFile) -> InputFile:
+    # For ids alone: the job looks at deleted rows, too, since another vector may be the file's at
+    # the commit.
+    dead = BitMap64()
+    if protocol.keeps_row_ids(base.protocol, base.metadata):
+        dead = cache.dead(add)
     return InputFile(
         logged_path=add.logged_path,
         size=add.size,
         rows=cache.rows_of(add),
+        dv=dv.to_base64(dead) if dead else "",
         partition_values=dict(add.partition_values),
+        base_row_id=add.extra.get(BASE_ROW_ID),
+        row_commit_version=add.extra.get(ROW_COMMIT_VERSION),
     )
 
 

@@ -217,8 +217,6 @@ class RewriteKind:
         # An heir may have columns that the outputs lack.
         if not gone or work.snapshot.metadata.schema_string != job.table.schema_string:
             return ()
-        if protocol.keeps_row_ids(work.snapshot.protocol, work.snapshot.metadata):
-            return ()  # an heir's rows may have other ids
         if self._heirs is None:
             assert isinstance(job.job, RewriteJob)
             self._heirs = HeirSearch(
@@ -228,6 +226,7 @@ class RewriteKind:
                 {file.logged_path: file for file in job.job.inputs},
                 self.row_map,
                 work.table.log.latest_version,
+                job.table.row_ids or (),
             )
         return self._heirs.of(gone, view, by_content=not work.writes_vectors)
 

@@ -14,13 +14,12 @@ from tandem.delta.datafiles.bloom_filters import usable_filters
 from tandem.delta.protocol import row_id_columns
 from tandem.errors import AlreadyExists, ManifestInvalid, OutputMissing, Reason
 from tandem.jobs.formats import (
+    FileJob,
     Job,
     JobSpec,
     JobTable,
-    MergeJob,
-    RewriteJob,
+    ReplaceJob,
     RoundRequest,
-    StatementJob,
 )
 from tandem.jobs.port import JobKey, JobPlace, Jobs, RoundState, read_side_file
 from tandem.jobs.results import JobFailure, JobProgress, JobResult, SideFileRef
@@ -80,7 +79,7 @@ def persist(work: Work, attempt: int) -> None:
             allowed_prefixes=work.table.readable_prefixes,
             bloom_filters={**_filters(work), **planned.bloom_filters},
             row_ids=row_id_columns(snapshot.protocol, snapshot.metadata)
-            if isinstance(planned.job, RewriteJob | StatementJob | MergeJob)
+            if isinstance(planned.job, FileJob | ReplaceJob)
             else None,
         ),
         data_prefix=attempt_files.data(operation_id, attempt),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 import pyarrow as pa
+from pyroaring import BitMap64
 
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat
 from tandem.delta.datafiles.writer import (
@@ -33,8 +34,11 @@ from tandem.mergelog.records import Overlay
 from tandem.mergelog.versions import Block
 from tandem.mergelog.winners import (
     MATCHES,
+    MATCHES_WITH_IDS,
+    NO_ID,
     LogWinners,
     MatchedRows,
+    at_version,
     match,
     of_matches,
     of_places,
@@ -45,6 +49,7 @@ from tandem.spark.runtime.control import (
     Counter,
     Counters,
     job_table_format,
+    origin_of,
     output_file,
     reported,
     to_file,
@@ -119,14 +124,17 @@ def match_file(
     job = spec.job
     assert isinstance(job, LogMergeJob)
     input_ = job.inputs[index]
+    table = job_table_format(spec.table)
     with DataFileReader(
         store,
         object_path(input_.logged_path),
-        job_table_format(spec.table),
+        table,
         partition_values=input_.partition_values,
-        columns=LogSettings(job.keys, job.ordering_column).columns,
+        columns=(*LogSettings(job.keys, job.ordering_column).columns, *table.row_ids[:1]),
+        origin=origin_of(input_, table),
     ) as reader:
-        found = match(reader, overlay, dead_rows(input_))
+        # With deleted rows: another vector may be the file's at the commit.
+        found = match(reader, overlay, BitMap64(), with_ids=bool(table.row_ids))
     counter = Counter(counters, index)
     counter.add()
     counter.show()
@@ -135,20 +143,19 @@ def match_file(
 
 def publish(control: Control, won: LogWinners, matches: Sequence[tuple[int, MatchedRows]]) -> None:
     """Write the winners' rows, and publish the result."""
-    outputs: list[OutputFile] = []
-    written: list[WrittenFile] = []
-    tables = [MATCHES.empty_table(), *(of_matches(index, rows) for index, rows in matches)]
-    with _Upserts(control.store, control.spec) as upserts:
-        _write(control.store, control.spec, won, upserts)
-        for files, winners in upserts.close():
-            start = 0
-            written += files
-            for file in files:
-                mine = winners[start : start + file.rows]
-                tables.append(of_places(len(outputs), mine))
-                outputs.append(output_file(file).model_copy(update={"fresh": True}))
-                start += file.rows
-    store_facts(control.store, control.spec.table.table_id, written)
+    job = control.spec.job
+    assert isinstance(job, LogMergeJob)
+    ids: IntArray | None = None
+    if control.spec.table.row_ids:
+        dead = {str(index): dead_rows(job.inputs[index]) for index, _ in matches}
+        at_plan = at_version({str(index): rows for index, rows in matches}, dead)
+        ids = at_plan.ids_of(np.arange(len(won.rows)))
+    empty = (MATCHES if ids is None else MATCHES_WITH_IDS).empty_table()
+    tables = [empty, *(of_matches(index, rows) for index, rows in matches)]
+    shown = np.flatnonzero(~won.overlay.records.deleted)
+    written = write_winners(control.store, control.spec, won, ids, shown)
+    tables += [of_places(at, f.winners, f.row_ids) for at, f in enumerate(written)]
+    outputs = [each.file for each in written]
     control.publish(
         JobResult(
             operation_id=control.spec.operation_id,
@@ -162,12 +169,49 @@ def publish(control: Control, won: LogWinners, matches: Sequence[tuple[int, Matc
     )
 
 
-def _write(store: Store, spec: JobSpec, won: LogWinners, upserts: _Upserts) -> None:
-    """Write the rows of the winners that are no deletes, one part of a block after the other."""
+@dataclass(frozen=True, slots=True)
+class WrittenWinners:
+    """A file of winners: for each of its rows the winner, and, where rows keep their ids, the one
+    that it has, `NO_ID` for none."""
+
+    file: OutputFile
+    winners: IntArray
+    row_ids: IntArray | None = None
+
+
+def write_winners(
+    store: Store, spec: JobSpec, won: LogWinners, ids: IntArray | None, chosen: IntArray
+) -> list[WrittenWinners]:
+    """Write the rows of the chosen winners, which are no deletes, as files of the job.
+
+    Args:
+        ids: of the rows of all winners, `NO_ID` for a new one; None if rows keep none.
+        chosen: indexes of winners, ascending.
+    Raises: StatementFailed, StorageError.
+    """
+    written: list[WrittenFile] = []
+    found = []
+    with _Upserts(store, spec, ids) as upserts:
+        _write(store, spec, won, chosen, upserts)
+        for files, winners in upserts.close():
+            start = 0
+            written += files
+            for file in files:
+                mine = winners[start : start + file.rows]
+                output = output_file(file).model_copy(update={"fresh": True})
+                found.append(WrittenWinners(output, mine, None if ids is None else ids[mine]))
+                start += file.rows
+    store_facts(store, spec.table.table_id, written)
+    return found
+
+
+def _write(
+    store: Store, spec: JobSpec, won: LogWinners, shown: IntArray, upserts: _Upserts
+) -> None:
+    """Write rows of winners, one part of a block after the other."""
     job = spec.job
     assert isinstance(job, LogMergeJob)
-    log, columns = Subfolder(store, LOG_FOLDER), job_table_format(spec.table).schema.names
-    shown = np.flatnonzero(~won.overlay.records.deleted)
+    log, columns = Subfolder(store, LOG_FOLDER), _own_format(spec).schema.names
     for number, block in enumerate(blocks_of(job)):
         mine = shown[won.blocks[shown] == number]
         if len(mine):
@@ -178,12 +222,16 @@ def _write(store: Store, spec: JobSpec, won: LogWinners, upserts: _Upserts) -> N
 
 class _Upserts:
     """Rows of winners as data files of the base table. Use as a context manager: an exception
-    discards the unfinished files."""
+    discards the unfinished files.
 
-    def __init__(self, store: Store, spec: JobSpec) -> None:
+    Args: as in `write_winners`.
+    """
+
+    def __init__(self, store: Store, spec: JobSpec, ids: IntArray | None) -> None:
         job = spec.job
         assert isinstance(job, LogMergeJob)
         self._store, self._spec, self._job = store, spec, job
+        self._ids = ids
         self._table = job_table_format(spec.table)
         self._partitions: dict[tuple[str | None, ...], _Partition] = {}
 
@@ -191,7 +239,17 @@ class _Upserts:
         """Write rows, each of one winner. Raises: StatementFailed, StorageError."""
         self._check(rows)
         names = self._table.data_schema.names
-        for values, part, at in by_group(self._table, pa.Table.from_batches([rows])):
+        table = pa.Table.from_batches([rows])
+        if self._ids is not None:
+            # A row without a version has that of the commit.
+            ids = self._ids[winners]
+            for name, values in zip(
+                self._table.row_ids,
+                (pa.array(ids, mask=ids == NO_ID), pa.nulls(len(ids), pa.int64())),
+                strict=True,
+            ):
+                table = table.append_column(name, values)
+        for values, part, at in by_group(self._table, table):
             key = tuple(values.values())
             if key not in self._partitions:
                 self._partitions[key] = _Partition(self._open(values, part))
@@ -264,8 +322,13 @@ def blocks_of(job: LogMergeJob) -> tuple[Block, ...]:
     )
 
 
+def _own_format(spec: JobSpec) -> TableFormat:
+    """The table with its own columns alone."""
+    return job_table_format(spec.table).without_row_ids
+
+
 def _block_format(spec: JobSpec) -> TableFormat:
     job = spec.job
     assert isinstance(job, LogMergeJob)
-    table = job_table_format(spec.table)
+    table = _own_format(spec)
     return TableFormat(block_schema(table.schema), job.log_partition_columns, table.configuration)

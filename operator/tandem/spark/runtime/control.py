@@ -26,7 +26,6 @@ from tandem import errors
 from tandem.delta import schema as delta_schema
 from tandem.delta.datafiles.reader import RowOrigin, TableFormat
 from tandem.delta.datafiles.writer import WrittenFile
-from tandem.delta.schema import Field, PrimitiveType, StructType
 from tandem.errors import (
     AlreadyExists,
     ManifestInvalid,
@@ -178,15 +177,10 @@ def encode(content: Format) -> bytes:
 def job_table_format(table: JobTable) -> TableFormat:
     """The format for reading and writing a table's data files. Raises: CorruptLog."""
     schema = delta_schema.parse(table.schema_string, resource=table.location)
-    row_ids = table.row_ids or ()
-    columns = (Field(name, PrimitiveType("long")) for name in row_ids)
-    return TableFormat(
-        StructType((*schema.fields, *columns)),
-        table.partition_columns,
-        table.configuration,
-        table.bloom_filters,
-        row_ids,
+    of_table = TableFormat(
+        schema, table.partition_columns, table.configuration, table.bloom_filters
     )
+    return of_table.with_row_ids(table.row_ids or ())
 
 
 def origin_of(input_: InputFile, table: TableFormat) -> RowOrigin | None:
