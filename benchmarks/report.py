@@ -35,6 +35,7 @@ ORDER = (
     "distance",
     "partcopy",
     "row_tracking",
+    "tracked_changes",
     "bigsort",
     "replace",
     "snapshot",

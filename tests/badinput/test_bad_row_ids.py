@@ -201,9 +201,9 @@ def bases(lake: QuickLake, *found: int) -> None:
     lake.log_raw(*changed)
 
 
-def ids_of_rows(lake: QuickLake) -> dict[int, int]:
+def ids_of_rows(lake: QuickLake) -> dict[int, Any]:
     """Though some are given twice."""
-    found: dict[int, int] = {}
+    found: dict[int, Any] = {}
     for add in lake.log.snapshot().adds():
         table = pq.read_table(lake.path / add.path)
         own = table[IDS].to_pylist() if IDS in table.column_names else [None] * table.num_rows
