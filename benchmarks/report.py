@@ -34,6 +34,8 @@ ORDER = (
     "critical",
     "distance",
     "partcopy",
+    "row_tracking",
+    "tracked_changes",
     "bigsort",
     "replace",
     "snapshot",

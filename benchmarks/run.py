@@ -57,6 +57,7 @@ NAMES = (
     "distance",
     "partcopy",
     "row_tracking",
+    "tracked_changes",
     "bigsort",
 )
 

@@ -65,8 +65,8 @@ def test_other_readers_find_the_numbers(tmp_path: Path, codec: str, indexed: boo
         assert pq.read_table(path)["n"].to_pylist() == wanted
         assert pl.read_parquet(path)["n"].to_list() == wanted
         assert go_parquet.read(path)["n"].to_pylist() == wanted
-        found = duckdb.sql(f"SELECT n FROM read_parquet('{path}')")
-        assert [n for (n,) in found.fetchall()] == wanted
+        found = duckdb.execute(f"SELECT n FROM read_parquet('{path}')").fetchall()
+        assert [n for (n,) in found] == wanted
         bounds = pq.read_metadata(path).row_group(0).column(0).statistics
         assert (bounds.min, bounds.max, bounds.null_count) == (wanted[0], wanted[-1], 0)
 

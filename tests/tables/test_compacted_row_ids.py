@@ -109,7 +109,7 @@ def row_groups(lake: Lake) -> int:
     return int(pq.read_metadata(lake.path / add.path).num_row_groups)
 
 
-def test_a_compaction_keeps_ids_and_versions(lake: Lake) -> None:
+def test_N23_a_compaction_keeps_ids_and_versions(lake: Lake) -> None:
     since = lake.version
     for number, kind in enumerate((*KINDS, "copied")):
         lake.do(lake.ingest(rows(range(100 + 5 * number, 105 + 5 * number))))

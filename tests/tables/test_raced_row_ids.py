@@ -24,7 +24,7 @@ from support.lake.vectors import encode_inline
 from support.matrix.ours import REFUSED_WITH_TRACKING
 from support.present import present
 from tables.test_compacted_row_ids import in_files
-from tables.test_row_tracking import alter, check_log, ids, insert
+from tables.test_row_tracking import Ids, alter, check_log, ids, insert
 from tandem.delta.log.codec import encode_action, encode_deletion_vector
 from tandem.delta.log.snapshot import remove_of
 from tandem.operations.machine.events import Point
@@ -105,9 +105,7 @@ def test_N24_an_update_that_keeps_the_version_is_not_lost(
     assert in_files(lake) == before
 
 
-def _change(
-    lake: QuickLake, before: dict[int, tuple[int, int]], *, vectors: bool
-) -> tuple[tuple[int, ...], ...]:
+def _change(lake: QuickLake, before: Ids, *, vectors: bool) -> tuple[tuple[int, ...], ...]:
     """Of one file: its third row is changed, the file made again, or the row deleted and added."""
     add = lake.first_add
     table = pq.read_table(lake.path / add.path)

@@ -295,3 +295,31 @@ def test_an_edit_from_a_time_without_row_tracking_is_no_heir(tmp_path: Path) -> 
     held.succeed()
     assert in_files(lake) == before
     assert lake.log.snapshot().num_files == 2
+
+
+@EACH
+def test_spark_sees_the_same_ids(
+    spark: SparkSession, tmp_path: Path, templates: Path, vectors: bool
+) -> None:
+    """After a log merge beside a rewrite by others, a replace, and a compaction with an heir."""
+    lake = Lakes(spark, tmp_path, templates, spark_works=False).empty(
+        properties=DELETION_VECTORS if vectors else {}
+    )
+    for number in range(3):
+        lake.append(model.rows(range(10 * number, 10 * number + 10)))
+    alter(lake, tracking="true")
+    since = lake.version
+    source = {"format": "Parquet", "location": lake.source(model.rows(range(100, 105))).as_uri()}
+    replace = {"replace": {"segments": [lake.names[0]]}, "scope": "AtStart", "source": source}
+    lake.do(lake.resource("TableReplace", replace))
+    held = lake.hold(lake.compaction("Major"), Point.PUT_COMMIT)
+    lake.do(lake.update("k = 1", v="v + 1"))
+    held.succeed()
+    append(lake, tuple((key, 7, 1) for key in KEYS), {14})
+    held = lake.hold(lake.compaction("LogMerge"), Point.PUT_COMMIT)
+    lake.sql("DELETE FROM TABLE WHERE id IN (13, 18)")
+    before = in_files(lake)
+    held.succeed()
+    assert_merged(lake, before)
+    assert ids(lake) == in_files(lake)
+    check_log(lake, since)

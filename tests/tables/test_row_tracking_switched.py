@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from support.lake.lake import DELETION_VECTORS, Lake, Lakes
 from support.lake.rows import rows
 from tables.test_replaced_row_ids import append
-from tables.test_row_tracking import SUSPENDED, TRACKING, alter, ids
+from tables.test_row_tracking import alter, ids
 from tables.test_statement_row_ids import assert_ids
 from tandem.operations.machine.events import Point
 from tandem.spec.resources import Operation
@@ -22,18 +22,11 @@ BOTH = range(20)
 Step = Callable[[Lake], object]
 
 
-def switch(lake: Lake, *, tracking: bool, suspended: bool) -> None:
-    """Both properties in one commit."""
-    values = {TRACKING: tracking, SUSPENDED: suspended}
-    text = ", ".join(f"'{name}' = '{str(value).lower()}'" for name, value in values.items())
-    lake.delta_spark.sql(f"ALTER TABLE {lake.sql_name} SET TBLPROPERTIES ({text})")
-
-
 def suspended_for_a_while(lake: Lake) -> None:
     """A file is added again in the meantime, and gets other ids afterwards."""
-    switch(lake, tracking=False, suspended=True)
+    alter(lake, tracking="false", suspended="true")
     lake.sql("DELETE FROM TABLE WHERE id = 5")
-    switch(lake, tracking=True, suspended=False)
+    alter(lake, suspended="false", tracking="true")
 
 
 def backfilled(lake: Lake) -> None:
@@ -47,7 +40,7 @@ SWITCHES: Mapping[str, tuple[Mapping[str, str], Step, bool]] = {
     "enabled, with a backfill": ({}, lambda lake: alter(lake, tracking="true"), True),
     "supported, then enabled": ({}, backfilled, True),
     "suspended": (
-        {"tracking": "true"}, lambda lake: switch(lake, tracking=False, suspended=True), False
+        {"tracking": "true"}, lambda lake: alter(lake, tracking="false", suspended="true"), False
     ),
     "suspended for a while": ({"tracking": "true"}, suspended_for_a_while, True),
 }  # fmt: skip
@@ -100,6 +93,6 @@ def test_N22_row_tracking_is_switched_meanwhile(
             assert_ids(ids(lake), before, lake.version, **given)
             continue
         assert {add.extra.get("baseRowId") for add in lake.commit().adds} == {None}
-        switch(lake, tracking=True, suspended=False)
+        alter(lake, suspended="false", tracking="true")
         left = {*BOTH} - {*changes.get("deleted", ())} | {*changes.get("inserted", ())}
         assert {*ids(lake)} == left

@@ -14,40 +14,26 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from support.jobs.quick_lake import QuickLake
-from support.lake.lake import INSERT_ALL, Lake, Lakes, QuickClock
+from support.jobs.quick_lake import ArrowLake, arrow_ports, of_kind
+from support.lake.lake import INSERT_ALL, Lake, Lakes
 from support.lake.rows import rows
 from tables.test_compacted_row_ids import again, in_files, quick, with_all_kinds_of_ids
 from tables.test_row_tracking import Ids, check_log, ids
 from tandem.delta.log.codec import encode_action
-from tandem.locks.store import InProcessLocks
 from tandem.operations.machine.events import Point
 from tandem.operations.ports import Ports
 from tandem.operations.rounds import NoSmallRounds
 from tandem.operations.session import carry_out
-from tandem.spark.in_process import InProcessJobs
 from tandem.spark.jobs import merge, statement
 from tandem.spec.resources import Operation
 
 EACH = pytest.mark.parametrize("vectors", [True, False], ids=["vectors", "no vectors"])
 
 
-class ArrowLake(QuickLake):
-    """Its jobs are the real ones, without Spark."""
-
-    def ports(self, **changes: Any) -> Ports:
-        return arrow_ports(**changes)
-
-
-def arrow_ports(**changes: Any) -> Ports:
-    given: dict[str, Any] = {"jobs": InProcessJobs(None), "locks": InProcessLocks()}
-    return Ports(**{**given, "clock": QuickClock(), **changes})
-
-
 def tracked(folder: Path, *, vectors: bool) -> ArrowLake:
     """A table that tracks rows, with three files."""
     made = quick(folder, vectors=vectors)
-    lake = ArrowLake(made.location, made.spark, made.sources, made.store)
+    lake = of_kind(ArrowLake, made.location, made.sources)
     lake.first_version = lake.version
     return lake
 

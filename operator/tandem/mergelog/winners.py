@@ -354,8 +354,8 @@ class MergeResult:
 
     hidden: Mapping[str, BitMap64]
     beaten: frozenset[int]
-    replacing: IntArray = field(default_factory=_no_numbers)
-    row_ids: IntArray = field(default_factory=_no_numbers)
+    replacing: IntArray = field(default_factory=_no_numbers, compare=False)
+    row_ids: IntArray = field(default_factory=_no_numbers, compare=False)
 
     def ids_of(self, winners: IntArray) -> IntArray:
         """The ids that the rows of these winners get, `NO_ID` for a row that is new."""

@@ -8,7 +8,7 @@ import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 
 from support.jobs.quick_jobs import QuickJobs
 from support.lake import rows as model
-from support.lake.lake import DELETION_VECTORS, Lake, batch
+from support.lake.lake import DELETION_VECTORS, Lake, QuickClock, batch
 from tandem.delta.actions import AddFile
 from tandem.delta.log.codec import encode_action
 from tandem.delta.log.delta_log import DeltaLog
@@ -24,6 +24,7 @@ from tandem.locks.store import InProcessLocks
 from tandem.operations.machine.events import Effect, Event, Point
 from tandem.operations.ports import Ports
 from tandem.operations.session.options import Interceptor
+from tandem.spark.in_process import InProcessJobs
 from tandem.storage import open_store
 
 
@@ -57,6 +58,22 @@ class QuickLake(Lake):
         self.log_raw(*(encode_action(add) for add in adds))
 
 
+class ArrowLake(QuickLake):
+    """Its jobs are the real ones, without Spark."""
+
+    def ports(self, **changes: Any) -> Ports:
+        return arrow_ports(**changes)
+
+
+def arrow_ports(**changes: Any) -> Ports:
+    """Of a process in which jobs run without Spark."""
+    given: dict[str, Any] = {"jobs": InProcessJobs(None), "locks": InProcessLocks()}
+    return Ports(**{**given, "clock": QuickClock(), **changes})
+
+
+Q = TypeVar("Q", bound=QuickLake)
+
+
 def make(folder: Path, loads: int = 4, *, schema: pa.Schema = model.SCHEMA,
          properties: Mapping[str, str] = DELETION_VECTORS,
          partition_by: Sequence[str] = ()) -> QuickLake:  # fmt: skip
@@ -74,7 +91,12 @@ def make(folder: Path, loads: int = 4, *, schema: pa.Schema = model.SCHEMA,
 
 def at(location: str, sources: Path = Path()) -> QuickLake:
     """The table at a location; files that operations read go below `sources`."""
-    return QuickLake(location, None, sources, open_store(location))  # type: ignore[arg-type]
+    return of_kind(QuickLake, location, sources)
+
+
+def of_kind(kind: type[Q], location: str, sources: Path = Path()) -> Q:
+    """As `at`."""
+    return kind(location, None, sources, open_store(location))  # type: ignore[arg-type]
 
 
 def copy(lake: QuickLake, folder: Path) -> QuickLake:

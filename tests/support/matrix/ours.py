@@ -202,19 +202,7 @@ OURS: dict[str, Ours] = {
     "drop": Ours(_replace(), deleted(_of_start), touches=None),
 }
 
-REFUSED_WITH_TRACKING = frozenset(
-    {
-        *(
-            (name, vectors)
-            for name in (
-                *("update", "merge", LOG_MERGE),
-                *("replace AtStart", "replace AtCommit", "replace partitions"),
-            )
-            for vectors in (True, False)
-        ),
-        *(("delete", False), ("drop", False)),
-    }
-)
+REFUSED_WITH_TRACKING = frozenset[tuple[str, bool]]()
 """Operations that are refused on tables with row tracking, with deletion vectors or without."""
 
 NEXT: dict[str, Ours] = {

@@ -11,6 +11,7 @@ Depends on a file and a schema only: not on the log or on deletion vectors.
     copyable         whether row groups can be copied: the columns of two files are the same
     joined_files     writes one file of row groups and columns of others as bytes, and reads it back
     row_ids          the columns of row ids in copied row groups
+    progressions     columns of numbers that ascend evenly, written without the numbers
     encoded_columns  new values of rows, and encodes columns of a row group as a file has them
     edited_files     edits of one file, each a new file
     footer           what a Parquet footer says

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final
 
 import pyarrow as pa
@@ -262,7 +263,17 @@ def _meaning(element: Element) -> bytes | None:
 
 
 def _element(data: bytes) -> Element:
+    """Files of a table have the same elements, which are read several times each."""
+    return _small_element(data) if len(data) <= _SMALL else _parsed(data)
+
+
+def _parsed(data: bytes) -> Element:
     return {field.id: field.value for field in thrift.fields(data, 0)[0]}
+
+
+_SMALL: Final = 256
+"""Bytes of an element that is kept at most: an element may be as large as its footer."""
+_small_element = lru_cache(4096)(_parsed)
 
 
 # Whether the row groups of a file can be copied into another file, and if not, why.

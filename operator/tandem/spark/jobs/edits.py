@@ -58,6 +58,7 @@ class ReplacedRows:
     def equals(self, other: ReplacedRows) -> bool:
         return (
             self.values.logged_path == other.values.logged_path
+            and self.values.row_commit_version == other.values.row_commit_version
             and np.array_equal(self.positions, other.positions)
             and np.array_equal(self.rows, other.rows)
         )
