@@ -178,7 +178,7 @@ def _no_answer(_call: CatalogCall) -> None:
 
 @pytest.mark.parametrize("accepts_again", [False, True])
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_f28_a_lost_answer_is_one_commit(when: str, *, accepts_again: bool) -> None:
+def test_F28_a_lost_answer_is_one_commit(when: str, *, accepts_again: bool) -> None:
     """Sent again, the commit is refused by one server and accepted by another: its name decides."""
     table = Managed(accepts_again=accepts_again)
     snapshot, actions = table.log.snapshot(), table.actions("ours")
@@ -253,7 +253,7 @@ def test_a_catalog_that_never_answers_leaves_the_outcome_open() -> None:
     assert table.files() == {"ours"}
 
 
-def test_f29_a_request_that_arrives_after_another_commit_is_refused() -> None:
+def test_F29_a_request_that_arrives_after_another_commit_is_refused() -> None:
     table = Managed()
     snapshot, actions = table.log.snapshot(), table.actions("ours")
     requests: list[CatalogCall] = []
@@ -307,7 +307,7 @@ def test_a_catalog_that_lost_versions_gets_no_commit() -> None:
         table.log.commit_after(snapshot, actions, token="t")
 
 
-def test_f35_a_table_that_was_made_again_is_not_written() -> None:
+def test_F35_a_table_that_was_made_again_is_not_written() -> None:
     table = Managed()
     snapshot, actions = table.log.snapshot(), table.actions("ours")
     table.catalog.table_id = "another"
@@ -320,7 +320,7 @@ def test_f35_a_table_that_was_made_again_is_not_written() -> None:
 # The backlog.
 
 
-def test_f30_a_backlog_of_dead_writers_is_published_by_the_next_one() -> None:
+def test_F30_a_backlog_of_dead_writers_is_published_by_the_next_one() -> None:
     table = Managed()
     table.unpublish()
     for number in range(3):
@@ -392,7 +392,7 @@ def test_the_catalogs_entry_is_read_before_the_published_file() -> None:
     assert [add.logged_path for add in found.adds] == ["ours"]
 
 
-def test_f31_nothing_beyond_the_latest_version_is_read() -> None:
+def test_F31_nothing_beyond_the_latest_version_is_read() -> None:
     table = Managed()
     table.put("one")
     two = dl.lines([dl.info(inCommitTimestamp=99), dl.add("two")])
@@ -458,7 +458,7 @@ def test_time_travel_goes_by_in_commit_timestamps_of_staged_commits() -> None:
     assert table.log.snapshot(1).timestamp_ms == 50
 
 
-def test_f37_by_its_location_it_is_refused_with_the_words_to_type() -> None:
+def test_F37_by_its_location_it_is_refused_with_the_words_to_type() -> None:
     table = Managed()
     table.put("one")
     with pytest.raises(UnsupportedFeature, match=r"unity://.*spec\.catalog"):
@@ -469,7 +469,7 @@ def test_f37_by_its_location_it_is_refused_with_the_words_to_type() -> None:
 
 
 @pytest.mark.parametrize("permissions", [None, frozenset[str](), frozenset({"DATA_CLEANUP"})])
-def test_f33_what_the_catalog_does_not_permit_is_not_written(
+def test_F33_what_the_catalog_does_not_permit_is_not_written(
     permissions: frozenset[str] | None,
 ) -> None:
     table = Managed()

@@ -165,9 +165,10 @@ class Actor:
         return strike(fault, effect, lambda: catalog.perform(self._strike_catalog, perform))
 
     def _strike_catalog(self, call: CatalogCall) -> None:
-        """Calls of the catalog are struck as often as effects."""
+        """Reads of the catalog are struck less often than effects, what is written more often."""
         world = self.world
-        if self.struck >= MOST_FAULTS or world.rng.random() >= self.faults:
+        often = self.faults * (0.3 if call.name == "load" else 5)
+        if self.struck >= MOST_FAULTS or world.rng.random() >= often:
             return
         assert world.catalog is not None
         struck = world.rng.choice(list(Struck))

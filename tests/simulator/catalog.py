@@ -51,6 +51,7 @@ class SimulatedCatalog:
     rng: random.Random
     table: MemoryCatalog = field(init=False)
     late: list[Callable[[], None]] = field(default_factory=list)
+    _checked: tuple[list[int], int, int] | None = None
 
     def __post_init__(self) -> None:
         accepts_again = self.rng.random() < 0.5
@@ -124,14 +125,14 @@ class SimulatedCatalog:
 
     def check(self) -> None:
         """Published are ratified versions only, as they were ratified, and in order."""
-        published = []
-        for path in self.world.store.paths():
-            name = path.removeprefix(f"{LOG}/")
-            if path == name or name[20:] != ".json":
-                continue
-            version = int(name[:20])
-            published.append(version)
-            if self.world.store.get(path) != self.content(version):
+        names = (p.removeprefix(f"{LOG}/") for p in self.world.store.paths() if p.startswith(LOG))
+        published = [int(name[:20]) for name in names if name[20:] == ".json"]
+        now = (published, self.table.latest, self.table.published)
+        if now == self._checked:
+            return
+        self._checked = now
+        for version in published:
+            if self.world.store.get(commit_path(version)) != self.content(version):
                 raise Violation(f"F28: version {version} is published and was not ratified")
         if published and published != list(range(published[0], published[-1] + 1)):
             raise Violation(f"F30: published out of order: {published}")
