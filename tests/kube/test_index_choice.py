@@ -110,6 +110,16 @@ def test_locations_that_the_namespace_may_not_use_are_refused() -> None:
     assert found.served["a"].allowed == ANYWHERE_BELOW_A
 
 
+def test_a_table_is_served_by_its_location_only() -> None:
+    """A server reads tables by their locations, and asks no catalog."""
+    catalog = {"hive": {"uri": "thrift://metastore", "name": "db.t"}}
+    nowhere = table("nowhere", catalog=catalog)
+    del nowhere.body["spec"]["location"]
+    found = select(server(), [nowhere, table("both", catalog=catalog)], ANYWHERE)
+    assert names(found) == {"both"}
+    assert "Set spec.location too" in found.refused["nowhere"]
+
+
 def test_a_server_serves_a_thousand_tables_and_its_status_lists_a_hundred() -> None:
     found = select(server(), [table(f"t{n:04}") for n in range(1_002)], ANYWHERE)
     assert len(found.served) == 1_000

@@ -370,3 +370,76 @@ def test_options_that_look_like_credentials_are_refused(options: dict[str, str])
     with pytest.raises(InvalidSpec) as refused:
         open_store("s3://lake/t", table("s3://lake/t", options=options).spec.storage.options)
     assert CANARY not in str(refused.value)
+
+
+# Catalogs
+
+
+def named(kind: str, **entry: str) -> LakeTable:
+    found = spec.parse(document("LakeTable", "t", {"catalog": {kind: entry}}, namespace="team-a"))
+    assert isinstance(found, LakeTable)
+    return found
+
+
+def of_unity(uri: str) -> LakeTable:
+    return named("unity", uri=uri, name="main.sales.orders")
+
+
+@pytest.mark.parametrize(
+    "resource",
+    [
+        of_unity("https://unity.evil.example"),
+        of_unity("https://unity.minio.svc.evil.example"),
+        of_unity("https://unity.minio.svc:1"),
+        named("hive", uri="thrift://unity.minio.svc", name="a.b"),
+        named("glue", region="eu-central-1", name="a.b", endpoint="https://evil.example"),
+    ],
+    ids=lambda resource: str(resource.spec.catalog.entry.address),
+)
+def test_a_catalog_elsewhere_is_not_asked(resource: LakeTable) -> None:
+    rules = LocationPolicy(RULES, ("unity.minio.svc:443", "*.minio.svc:8080"))
+    with pytest.raises(LocationNotAllowed, match="may not use this endpoint"):
+        rules.check_catalog(resource, None)
+    LocationPolicy().check_catalog(resource, None)
+
+
+@pytest.mark.parametrize(
+    "resource",
+    [
+        of_unity("https://unity.minio.svc:443/behind/a/proxy"),
+        of_unity("http://UNITY.minio.svc:8080"),
+        named("hive", uri="thrift://metastore", name="a.b"),
+        named("hive", uri="thrift://metastore:9083", name="a.b"),
+        named("glue", region="eu-central-1", name="a.b"),
+    ],
+    ids=lambda resource: str(resource.spec.catalog.entry.address),
+)
+def test_a_catalog_that_is_allowed(resource: LakeTable) -> None:
+    rules = LocationPolicy(RULES, ("unity.minio.svc:443", "*.minio.svc:8080", "metastore:9083"))
+    rules.check_catalog(resource, None)
+    assert rules.check(resource, "s3://lake/team-a/t") == ("s3://lake/team-a",)
+    for place in OUTSIDE:
+        with pytest.raises((InvalidSpec, LocationNotAllowed)):
+            rules.check(resource, place)
+
+
+def test_a_namespace_without_locations_asks_no_catalog() -> None:
+    rules = LocationPolicy(("team-b=s3://lake/team-b",), ("unity",))
+    with pytest.raises(LocationNotAllowed, match="allows no tables in this namespace"):
+        rules.check_catalog(of_unity("https://unity"), None)
+
+
+def test_a_secret_that_points_at_the_pod_is_refused_before_glue_is_asked() -> None:
+    resource = spec.parse(
+        document(
+            "LakeTable",
+            "t",
+            {
+                "catalog": {"glue": {"region": "eu-central-1", "name": "a.b"}},
+                "storage": {"secretRef": {"name": "keys"}},
+            },
+        )
+    )
+    assert isinstance(resource, LakeTable)
+    with pytest.raises(InvalidSpec, match="not where a pod has them"):
+        LocationPolicy().check_catalog(resource, {"AWS_ROLE_ARN": CANARY})
