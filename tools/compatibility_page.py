@@ -121,6 +121,24 @@ files that a commit has just named, and files that other writers and readers nee
 commit. Configure a log store with put-if-absent for Spark |
 | an unknown writer feature | refused by name before any write: [features](features.md) |
 
+## Unity Catalog
+
+Tables that [Unity Catalog manages](catalogs.md) are tested on `olai-uc-server` 0.0.11, another
+server of the same API, with Spark 4.2 + Delta 4.4 and DuckDB 1.5 as other clients of the same
+table. What it does not have was tried on a stand-in, a proxy before it, or not at all:
+
+| what | how it was tried |
+|---|---|
+| the server of Unity Catalog's makers (Java, 0.6.0) | by hand, once, before Tandem had a client: \
+one winner a version, a full backlog at the 11th commit, an accepted commit that is sent again is \
+accepted again (`olai-uc-server`: refused), commits listed from the newest on (from the oldest) |
+| the list of permitted maintenance (`allowed-maintenance-operations`, unitycatalog#1812) | added \
+by the proxy, as the pull request describes it. A server without it permits no maintenance |
+| credentials for S3 | the proxy vends those of a real S3 server; not session tokens of AWS STS |
+| credentials for Azure and GCS | their names only |
+| a token that the catalog checks | the proxy's answers 401 and 403; the server takes any |
+| Databricks | not at all |
+
 ## Readers
 
 Deletion vectors need reader version 3: a reader that does not know them refuses a table that has

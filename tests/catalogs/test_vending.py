@@ -15,15 +15,18 @@ from typing import Any
 
 import pytest
 
-from catalogs.managed import lake_table, rows_of
+from catalogs.managed import compact, delete, lake_table, rows_of
 from support.foreign.process import started
 from support.lake.s3 import S3Server
 from support.lake.unity import TOKEN, ManagedTable, UnityServer
 from support.lake.unity_proxy import Call, Fault, Proxy, Refusal, proxy_before
 from tandem.catalogs.unity import UnityTable
 from tandem.catalogs.vending import open_vended_store
+from tandem.delta.scan import scan
 from tandem.errors import AccessDenied, StorageError
-from tandem.storage.renewable import VendedStore
+from tandem.operations.adopt import open_table
+from tandem.storage import open_store
+from tandem.storage.renewable import RenewableStore, VendedStore, vended_environ
 
 HOUR_MS = 3_600_000
 
@@ -147,7 +150,7 @@ def test_a_store_with_vended_credentials_outlives_them(
     good = of_s3(location, s3_server.access_key, s3_server.secret_key)
     vend(proxy, good)
     client = table.client(proxy.url)
-    store = open_vended_store(client, location, s3_server.options, clock=clock)
+    store = open_vended_store(client, location, s3_server.options, now_ms=clock.now_ms)
     assert isinstance(store, VendedStore)
     store.put_if_absent("a", b"1")
     vend(proxy, of_s3(location, s3_server.access_key, "expired"))
@@ -160,6 +163,29 @@ def test_a_store_with_vended_credentials_outlives_them(
     assert store.get("a") == b"1"
     assert proxy.kinds().count("CREDENTIALS") == 3
     assert [info.path for info in store.list()] == ["a"]
+
+
+def test_operations_on_a_table_in_s3_have_only_what_its_catalog_vends(
+    table: ManagedTable, proxy: Proxy, s3_server: S3Server
+) -> None:
+    with started("duckdb", table.server.url) as duckdb:
+        for low in (0, 10, 20):
+            text = f"INSERT INTO {table.full_name} SELECT range, 'v' FROM range({low}, {low + 10})"
+            duckdb.call("sql", text=text)
+    proxy.location = s3_server.fresh_location()
+    remote, local = s3_server.open(proxy.location), open_store(f"file://{table.folder}")
+    for info in local.list():
+        remote.put(info.path, local.get(info.path))
+    vend(proxy, of_s3(proxy.location, s3_server.access_key, s3_server.secret_key))
+    ours = lake_table(table, proxy.url, storage={"options": s3_server.options})
+    compact(ours)
+    delete(ours, "id = 3")
+    opened = open_table(ours)
+    ids = scan(opened.log.snapshot(), opened.store, ["id"]).read_all()["id"].to_pylist()
+    assert sorted(ids) == [n for n in range(30) if n != 3]
+    # What a job elsewhere would have, and no more.
+    assert vended_environ(RenewableStore(opened.store)) == s3_server.environ
+    assert s3_server.secret_key not in f"{opened!r} {opened.store!r}"
 
 
 def test_local_folders_need_no_credentials(table: ManagedTable, proxy: Proxy) -> None:
@@ -211,8 +237,6 @@ def test_the_token_of_the_catalog_is_in_nothing_that_a_run_leaves(
 
 
 def test_the_token_is_in_no_text_of_a_table(table: ManagedTable, proxy: Proxy) -> None:
-    from tandem.operations.adopt import open_table
-
     opened = open_table(lake_table(table, proxy.url))
     client = UnityTable(proxy.url, ("unity", "lake", table.name), lambda: TOKEN)
     shown = f"{opened!r} {opened.log!r} {opened.log.commit_log!r} {client!r} {client.entry()!r}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -225,6 +226,37 @@ def test_a_job_that_is_started_again_is_created_once(fresh: Applications, make: 
     again = fresh.get(NAME)
     assert again is not None
     assert again["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
+
+
+VENDED = (("AWS_ACCESS_KEY_ID", "vended-key"), ("AWS_SECRET_ACCESS_KEY", "vended-secret"))
+
+
+def test_credentials_that_a_catalog_vends_are_in_a_secret_of_the_job(
+    fresh: Applications, make: Make
+) -> None:
+    owner = fresh.owner()
+    runner, request = make(fresh, owner), replace(REQUEST, environ=VENDED)
+    runner.start(request)
+    runner.start(request)  # its answer was lost
+    url = f"/api/v1/namespaces/{fresh.namespace}/secrets/{request.name}"
+    secret = fresh.cluster.request("GET", url)
+    values = {key: base64.b64decode(text).decode() for key, text in secret["data"].items()}
+    assert values == dict(VENDED)
+    assert secret["metadata"]["ownerReferences"] == [owner.reference()]
+    application = fresh.get(request.name)
+    assert application is not None
+    assert "vended" not in json.dumps(application)
+    [source] = application["spec"]["driver"]["envFrom"]
+    assert source == {"secretRef": {"name": request.name}}
+    assert "vended" not in repr(request)
+
+
+def test_a_child_gets_no_other_variable_into_a_secret(fresh: Applications, make: Make) -> None:
+    runner = make(fresh, fresh.owner())
+    with pytest.raises(InvalidSpec, match="not credentials that a catalog vends") as found:
+        runner.start(replace(REQUEST, environ=(("LD_PRELOAD", "/tmp/vended.so"),)))
+    assert "vended.so" not in str(found.value)
+    assert fresh.get(REQUEST.name) is None
 
 
 def test_applications_of_another_owner_are_neither_adopted_nor_deleted(

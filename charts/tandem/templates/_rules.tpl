@@ -58,6 +58,10 @@ compares. */}}
   resources: [secrets]
   verbs: [get]
 {{- end }}
+# What a catalog vends for a table, for the pods of one job. Deleted with the operation.
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [create]
 - apiGroups: [""]
   resources: [events]
   verbs: [create]

@@ -67,7 +67,7 @@ class JobRequest:
     memory in bytes, 0 for what the runner gives; `input_bytes` is what the job will read, without
     its source if `size_known` is false: such a job gets no more than a small one, except for the
     optimizing compiler; `tasks` is into how many parts its work falls, 0 if unknown. `environ` is
-    added to the environment of a local process: credentials go there and nowhere else.
+    added to the environment of its processes: credentials go there and nowhere else.
     `allowed_locations`: below what the job may read, () for anywhere; an argument, since a writer
     of the table's folder could change it in `job.json`. `request`: what a program that is no job
     of a table is asked, in pieces, in place of `location` and `spec_path`."""

@@ -23,7 +23,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -115,10 +115,12 @@ class Spark(Protocol):
 
 @dataclass
 class _Shared:
-    """A JVM, whether it has the first compiler alone, and how many jobs use it."""
+    """A JVM, whether it has the first compiler alone, the credentials that it was started with
+    besides those of this process, and how many jobs use it."""
 
     jvm: LocalJvm
     short: bool
+    environ: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     jobs: int = 0
     harmed: bool = False
 
@@ -228,14 +230,17 @@ class LocalSpark:
                 if (shared := self._shared) is None:
                     break
                 fits = self._bounds is not None or request.is_short or not shared.short
+                # With other credentials, a job cannot read its table.
+                other = shared.environ != request.environ
+                fits &= not other
                 left_s = until_s - time.monotonic()
                 if not shared.jvm.alive or not (shared.jobs or (fits and not shared.harmed)):
                     # Who still uses a dead one may only wait for a round, perhaps for our locks.
                     shared.jvm.end()
                     self._shared = None
-                elif left_s > 0 and (shared.harmed or self._is_full(shared)):
+                elif left_s > 0 and (shared.harmed or other or self._is_full(shared)):
                     self._changed.wait(left_s)
-                elif self._is_full(shared):
+                elif other or self._is_full(shared):
                     raise SparkBusy(f"other jobs have had it for {_PATIENCE_S:g} s")
                 else:
                     break
@@ -262,13 +267,15 @@ class LocalSpark:
             shutil.rmtree(bounds.folder, ignore_errors=True)
             bounds.folder.mkdir(exist_ok=True)
             log = self._logs / "spark.log"
-            return _Shared(LocalJvm("tandem", bounds.conf(), log, bounds.data), True)
+            jvm = LocalJvm("tandem", bounds.conf(), log, bounds.data, dict(request.environ))
+            return _Shared(jvm, True, request.environ)
         log = self._logs / f"{request.name}.log"
         cores, heap = session.sizes_here()
         conf = session.build_conf(cores=cores, memory_bytes=heap, short=request.is_short)
         # A large job leaves room for those beside it.
         conf["spark.scheduler.mode"] = "FAIR"
-        return _Shared(LocalJvm("tandem", conf, log), request.is_short)
+        jvm = LocalJvm("tandem", conf, log, environ=dict(request.environ))
+        return _Shared(jvm, request.is_short, request.environ)
 
 
 def _require_none_else() -> None:

@@ -8,11 +8,21 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import BinaryIO, Final, Protocol
+from typing import BinaryIO, Final
 
 from tandem.errors import StorageError
 from tandem.storage.store import ObjectInfo, Store
 
+VARIABLES: Final = frozenset(
+    {
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "AZURE_STORAGE_SAS_TOKEN",
+        "GOOGLE_BEARER_TOKEN",
+    }
+)
+"""The names that vended credentials have."""
 _AGAIN_MS: Final = 30_000
 """Until a renewal that failed is tried again."""
 
@@ -92,10 +102,6 @@ class Vended:
     expires_ms: int | None
 
 
-class Clock(Protocol):
-    def now_ms(self) -> int: ...
-
-
 class VendedStore(_Passing):
     """A `Store` with credentials that are vended, and renewed at half of their life by the first
     call after that. While a renewal fails, the last ones are used for as long as they are good.
@@ -104,6 +110,7 @@ class VendedStore(_Passing):
     Args:
         vend: gets credentials. Raises: TandemError.
         opened: the store of the location with credentials.
+        now_ms: the time, in Unix milliseconds.
     Raises: as `vend` and `opened`.
     """
 
@@ -111,16 +118,16 @@ class VendedStore(_Passing):
         self,
         vend: Callable[[], Vended],
         opened: Callable[[Mapping[str, str]], Store],
-        clock: Clock,
+        now_ms: Callable[[], int],
     ) -> None:
-        self._vend, self._opened, self._clock = vend, opened, clock
+        self._vend, self._opened, self._now_ms = vend, opened, now_ms
         self._lock = threading.Lock()
         self._due_ms: int | None = None
         self._renew()
 
     @property
     def inner(self) -> Store:
-        now_ms = self._clock.now_ms()
+        now_ms = self._now_ms()
         # Others go on with the last ones while one call renews them, unless these have expired.
         if self._is_due(now_ms) and self._lock.acquire(blocking=self._is_expired(now_ms)):
             try:
@@ -147,7 +154,7 @@ class VendedStore(_Passing):
         vended = self._vend()
         # In this order: a call that sees the new time sees the new store, too.
         self._store, self._last = self._opened(vended.environ), vended
-        now_ms, expires_ms = self._clock.now_ms(), vended.expires_ms
+        now_ms, expires_ms = self._now_ms(), vended.expires_ms
         left_ms = None if expires_ms is None else max(expires_ms - now_ms, 0)
         self._due_ms = None if left_ms is None else now_ms + left_ms // 2
 
@@ -157,3 +164,11 @@ class VendedStore(_Passing):
     def _is_expired(self, now_ms: int) -> bool:
         expires_ms = self._last.expires_ms
         return expires_ms is not None and now_ms >= expires_ms
+
+
+def vended_environ(store: Store) -> Mapping[str, str]:
+    """The vended credentials of a store, for the process of a job; none if its credentials come
+    from elsewhere. Raises: as `VendedStore`."""
+    while isinstance(store, RenewableStore):
+        store = store.inner
+    return store.vended().environ if isinstance(store, VendedStore) else {}

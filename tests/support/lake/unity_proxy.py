@@ -1,5 +1,5 @@
-"""A proxy before a server of Unity Catalog: notes requests, injects faults, and adds the list of
-permitted maintenance to the state of tables, which the test server does not send.
+"""A proxy before a server of Unity Catalog: notes requests, injects faults, and adds to the state
+of tables what the test server does not have: the list of permitted maintenance, places in S3.
 """
 
 from __future__ import annotations
@@ -73,6 +73,8 @@ class Proxy:
     after: Callable[[Call, int], None] = lambda _call, _status: None
     """Called before the server's answer is passed on."""
     permitted: Sequence[str] | None = ALL_MAINTENANCE
+    location: str = ""
+    """Where tables are, if not where the server says."""
 
     def kinds(self) -> list[str]:
         return [call.kind for call in self.calls]
@@ -126,7 +128,7 @@ def proxy_before(url: str) -> Iterator[Proxy]:
                 self._close()
                 return
             kept = {name: text for name, text in headers.items() if name.lower() in _PASSED}
-            self._reply(status, kept, self._with_list(call, status, reply))
+            self._reply(status, kept, self._changed(call, status, reply))
 
         def _forward(self, content: bytes) -> tuple[int, Mapping[str, str], bytes]:
             connection = http.client.HTTPConnection(upstream, timeout=60)
@@ -150,13 +152,15 @@ def proxy_before(url: str) -> Iterator[Proxy]:
             token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
             return Call(kind, path, query, body, token)
 
-        def _with_list(self, call: Call, status: int, reply: bytes) -> bytes:
-            if call.kind != "LOAD" or status != 200 or found.permitted is None:
+        def _changed(self, call: Call, status: int, reply: bytes) -> bytes:
+            if call.kind != "LOAD" or status != 200:
                 return reply
-            permitted = list(found.permitted)
-            return json.dumps(
-                {**json.loads(reply), "allowed-maintenance-operations": permitted}
-            ).encode()
+            body = json.loads(reply)
+            if found.permitted is not None:
+                body["allowed-maintenance-operations"] = list(found.permitted)
+            if found.location:
+                body["metadata"]["location"] = found.location
+            return json.dumps(body).encode()
 
         def _reply(self, status: int, headers: Mapping[str, str], content: bytes) -> None:
             self.send_response_only(status)

@@ -19,6 +19,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Collection, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import structlog
@@ -41,7 +42,8 @@ from tandem.kube.client.api import (
     ResourcePath,
 )
 from tandem.spark.application.port import FINISHED, ApplicationBuilder, JobPlacement, state_of
-from tandem.spec.common import ENDPOINT_ANNOTATION, LOG_ANNOTATION
+from tandem.spec.common import ENDPOINT_ANNOTATION, LOG_ANNOTATION, MANAGED_BY
+from tandem.storage.renewable import VARIABLES
 
 T = TypeVar("T")
 
@@ -206,7 +208,12 @@ class ApplicationRunner:
                 kind is not installed).
             ClusterUnavailable: no answer; try again.
         """
-        self._call(self._create(self._builder.build(request, self._placement)))
+        placement = self._placement
+        if request.environ:
+            # Before it: pods without their Secret do not start.
+            self._call(self._create_secret(request.name, dict(request.environ)))
+            placement = replace(placement, secret_name=request.name)
+        self._call(self._create(self._builder.build(request, placement)))
 
     def status(self, name: str) -> JobStatus:
         """Raises: ClusterUnavailable."""
@@ -243,6 +250,35 @@ class ApplicationRunner:
         self._call(self._stop(name), self._stop_s + CALL_S)
 
     # On the loop
+
+    async def _create_secret(self, name: str, environ: Mapping[str, str]) -> None:
+        """Credentials of one attempt, which are deleted with its operation. One that a catalog
+        vends ends by itself, so that a Secret is never changed: a further attempt has its own.
+
+        Raises: InvalidSpec for other variables: who asks for them is less trusted.
+        """
+        if not environ.keys() <= VARIABLES:
+            raise InvalidSpec(
+                "these are not credentials that a catalog vends",
+                resource=f"Secret/{name}",
+                found=", ".join(sorted(environ.keys() - VARIABLES)),
+                expected=f"some of {', '.join(sorted(VARIABLES))}",
+            )
+        metadata = {
+            "name": name,
+            "namespace": self._namespace,
+            "labels": {MANAGED_BY[0]: MANAGED_BY[1]},
+            "ownerReferences": [self._owner.reference()],
+        }
+        body = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "immutable": True}
+        path = ResourcePath("", "v1", "secrets", self._namespace)
+        try:
+            await self._api.create(path, {**body, "stringData": environ}, patience_s=CREATE_S)
+        except Conflict:
+            # Of an earlier try, whose answer was lost; else the application belongs to it, too.
+            return
+        except ApiError as error:
+            raise _refused(error, "Secret") from error
 
     async def _create(self, body: Json) -> None:
         name = body["metadata"]["name"]
@@ -389,12 +425,13 @@ def _is_refusal(error: ApiError) -> bool:
     return isinstance(error, Forbidden | NotFound) or error.status == 429 or error.webhook_failed
 
 
-def _refused(error: ApiError) -> Exception:
-    """What an answer to the creation of an application means. What lies in the request does not
-    pass (400, 413, 422); rights, quotas, webhooks and missing kinds do (docs/decisions/0170)."""
+def _refused(error: ApiError, kind: str = "SparkApplication") -> Exception:
+    """What an answer to the creation of an application, or of its Secret, means. What lies in the
+    request does not pass (400, 413, 422); rights, quotas, webhooks and missing kinds do
+    (docs/decisions/0170)."""
     if error.status in (400, 413, 422):
         return InvalidSpec(
-            "the API server refuses the SparkApplication",
+            f"the API server refuses the {kind}",
             field="spec.sparkTemplate",
             found=error.message,
             remedy="Correct the template, or the operator's",
@@ -412,7 +449,7 @@ def _refused(error: ApiError) -> Exception:
             "small jobs need neither with --small-jobs-on-spark (the chart's workers.spark)",
         )
     return JobRefused(
-        "the API server does not take the SparkApplication",
+        f"the API server does not take the {kind}",
         certain=not error.unsure,
         found=f"{error.status} {error.message}",
         remedy="Check quotas, admission webhooks and the operator's role",

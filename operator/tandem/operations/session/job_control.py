@@ -24,6 +24,7 @@ from tandem.operations.model import CommitContent, ProgressBaseline, Work
 from tandem.operations.session.recovery import job_key
 from tandem.operations.status import duration_in_words
 from tandem.spec.status import Progress
+from tandem.storage.renewable import vended_environ
 from tandem.storage.store import Store, exists, side_by_side
 
 LOOK_EVERY = 20
@@ -122,7 +123,7 @@ def _filters(work: Work) -> dict[str, float]:
 
 
 def request(work: Work, attempt: int) -> JobRequest:
-    """The job to start."""
+    """The job to start. Raises: StorageError if its credentials cannot be had."""
     operation_id = work.identity.operation_id
     plan, spec = work.frozen
     # Of an attempt that another session planned, the size of a source is not known.
@@ -139,6 +140,7 @@ def request(work: Work, attempt: int) -> JobRequest:
         operation_id=operation_id,
         attempt=attempt,
         allowed_locations=work.table.allowed_prefixes,
+        environ=tuple(sorted(vended_environ(work.table.store).items())),
     )
 
 

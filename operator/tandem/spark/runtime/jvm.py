@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from tandem.errors import JobFailed, OutOfMemory, TandemError
@@ -45,6 +46,7 @@ class LocalJvm:
         log: the file for what it prints; None: that is kept until it answers.
         most_bytes: how much data it and its Python workers may each have (RLIMIT_DATA); None for
             what this process may have.
+        environ: variables besides those of this process: credentials.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class LocalJvm:
         conf: Mapping[str, str],
         log: Path | None = None,
         most_bytes: int | None = None,
+        environ: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._app_name = app_name
         self._conf = conf
@@ -74,7 +77,7 @@ class LocalJvm:
             with self.log.open("wb") as output:
                 self._process = subprocess.Popen(
                     command,
-                    env={**launch_environment(), **variables},
+                    env={**launch_environment(), **environ, **variables},
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=subprocess.STDOUT,
