@@ -189,6 +189,32 @@ def test_F26_ours_beside_spark_and_duckdb(
     race(table, proxy.url, duckdb, foreign_spark, read)
 
 
+@pytest.mark.matrix
+def test_F36_row_ids_are_those_that_spark_sees(
+    unity_server: UnityServer, proxy: Proxy, duckdb: Process, foreign_spark: Process
+) -> None:
+    table = unity_server.create_table(row_ids=True)
+    query = f"SELECT id, _metadata.row_id AS row_id FROM {table.full_name}"
+
+    def row_ids() -> dict[int, int]:
+        return {row["id"]: row["row_id"] for row in foreign_spark.call("query", text=query)}
+
+    appends(duckdb, table, 0, "range", 3)
+    appends(foreign_spark, table, 100, "id", 2)
+    before = row_ids()
+    assert len(set(before.values())) == 50
+    ours = lake_table(table, proxy.url)
+    compact(ours)
+    delete(ours, "id = 7")
+    after = row_ids()
+    assert after == {n: row_id for n, row_id in before.items() if n != 7}
+    # The catalog has the mark of our commits; engines that append do not tell it of theirs.
+    mark = table.state()["metadata"]["properties"]["delta.rowTracking.rowIdHighWaterMark"]
+    assert int(mark) >= max(after.values())
+    appends(foreign_spark, table, 200, "id", 1)
+    assert len(set(row_ids().values())) == 59
+
+
 class KilledAt:
     """Kills the server at the n-th request of a kind, before or after it has carried it out, and
     starts it again."""
