@@ -29,6 +29,7 @@ from tandem.storage.time_limits import TimeLimits, time_limits
 
 MOST_BYTES: Final = 64 << 20
 """Of an answer: a table has at most some dozens of commits that are not published."""
+_PIECE: Final = 1 << 20
 _KEPT: Final = 4
 """Idle connections."""
 _FIRST_PAUSE_S: Final = 0.1
@@ -194,7 +195,7 @@ class Rest:
             try:
                 connection.request(method, target, body, headers)
                 answer = connection.getresponse()
-                content = answer.read(MOST_BYTES + 1)
+                content = _content(answer, self._limits.one_try.total_seconds())
             except _UNREADABLE as error:
                 raise _Lost(_named(error)) from None
             keep = not answer.will_close and len(content) <= MOST_BYTES
@@ -281,6 +282,21 @@ class Rest:
             found=answer.described,
             remedy="Its own log says why",
         )
+
+
+def _content(answer: http.client.HTTPResponse, within_s: float) -> bytes:
+    """The body of an answer, as far as it is wanted. Raises: TimeoutError if it takes longer: the
+    time limit of a connection is that of each of its pieces."""
+    until, pieces, size = time.monotonic() + within_s, list[bytes](), 0
+    while size <= MOST_BYTES and (piece := answer.read1(_PIECE)):
+        pieces.append(piece)
+        size += len(piece)
+        if time.monotonic() > until:
+            raise TimeoutError("its answer takes too long")
+    if size <= MOST_BYTES and answer.length:
+        raise http.client.IncompleteRead(b"", answer.length)
+    answer.close()  # only `read` does so at the end
+    return b"".join(pieces)
 
 
 def _close(connections: list[http.client.HTTPConnection]) -> None:
