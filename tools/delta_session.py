@@ -54,8 +54,8 @@ def delta_jars() -> list[Path]:
 
 def unity_catalog_jar() -> Path:
     """The jar with Spark's catalog for tables in Unity Catalog (`tools/unity`). Its name has a
-    digest of what it is made from. Not among the class path of every session: one that needs it has
-    it as `spark.jars`."""
+    digest of what it is made from. Not on the class path of every session: only of one that is a
+    client of Unity Catalog."""
     source = Path(__file__).resolve().parent / "unity" / "UCSingleCatalog.scala"
     made_from = source.read_bytes() + DELTA_PACKAGE.encode()
     return cache_dir() / "unity" / f"catalog-{hashlib.sha256(made_from).hexdigest()[:16]}.jar"

@@ -23,6 +23,7 @@ FAMILIES = {
     "L": "Log blocks (from RFC-48)",
     "S": "Segments and locks (from Druid's segment locking)",
     "X": "The index server (from CarbonData)",
+    "F": "Tables that a catalog manages",
     "E": "Where the source documents leave something open",
     "I": "Invariants that a test names",
     "X-": "Invariants of the index server",

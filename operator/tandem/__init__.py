@@ -18,6 +18,7 @@ shadow the standard library's module of that name.
     pruning     package: which files a condition may affect
     statements  package: `where` and `set`
     locks       package: which operations may run at the same time
+    catalogs    package: tables by their names in catalogs
     delta       package: the Delta protocol
     storage     package: object stores
     spec        package: the resources, and their status

@@ -12,7 +12,7 @@ from tandem.delta.scan import scan
 from tandem.operations.adopt import open_table
 from tandem.operations.runner import run
 from tandem.spec import API_VERSION, LakeTable, parse
-from tandem.spec.resources import AnyResource, ResourceOutcome
+from tandem.spec.resources import AnyResource, IndexServer, ResourceOutcome
 from tandem.spec.status import Phase
 from tandem.storage import open_store
 
@@ -21,9 +21,11 @@ _lock = threading.Lock()
 
 
 def resource(kind: str, name: str, spec: dict[str, Any]) -> AnyResource:
-    return parse(
+    found = parse(
         {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}, "spec": spec}
     )
+    assert not isinstance(found, IndexServer)
+    return found
 
 
 def lake_table(table: ManagedTable, uri: str = "", **spec: Any) -> LakeTable:

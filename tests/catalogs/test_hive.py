@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -139,3 +141,20 @@ def test_a_table_of_a_real_metastore(server: str, tmp_path: Path) -> None:
     for missing in ("lake.nothing", "nowhere.orders"):
         with pytest.raises(TableNotFound, match="has no such table"):
             open_table(lake_table(server, missing))
+
+
+@pytest.mark.matrix
+def test_tables_that_spark_has_registered(server: str, tmp_path: Path) -> None:
+    """An external table, and one in the folder of its database."""
+    made = [sys.executable, "-m", "catalogs.hive_spark", server, str(tmp_path)]
+    done = subprocess.run(made, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3_000:]
+    orders = open_table(lake_table(server, "spark.orders"))
+    assert orders.location == f"file://{tmp_path}/my%20orders"
+    assert sum(orders.log.snapshot().num_records.to_pylist()) == 10
+    returns = open_table(lake_table(server, "spark.returns"))
+    assert sum(returns.log.snapshot().num_records.to_pylist()) == 5
+    with pytest.raises(UnsupportedFeature, match=r"spark\.sql\.sources.provider=parquet"):
+        open_table(lake_table(server, "spark.plain"))
+    with pytest.raises(UnsupportedFeature, match="this is a view"):
+        open_table(lake_table(server, "spark.seen"))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import ssl
+import threading
 import time
 import traceback
 from collections.abc import Iterator
@@ -129,6 +131,42 @@ def test_a_service_that_never_answers() -> None:
         with pytest.raises(StorageError, match="did not answer"):
             Rest(server.endpoint, lambda: "", ceiling_s=2).get(())
         assert time.monotonic() - begun < 30
+
+
+def test_a_service_that_never_ends_its_answer() -> None:
+    class Handler(EveryMethod):
+        def answer(self) -> None:
+            self.body()
+            self.send_response_only(200)
+            self.send_header("Content-Length", "1000000")
+            self.end_headers()
+            with contextlib.suppress(OSError):  # until the client has gone
+                while not gone.wait(0.05):
+                    self.wfile.write(b" ")
+
+        def finish(self) -> None:
+            with contextlib.suppress(OSError):
+                super().finish()
+
+    gone = threading.Event()
+    with serving(Handler) as url:
+        begun = time.monotonic()
+        with pytest.raises(OutcomeUnknown, match="takes too long"):
+            Rest(url, lambda: "", ceiling_s=2).post((), {})
+        assert time.monotonic() - begun < 30
+        gone.set()
+
+
+def test_an_answer_that_is_cut_off() -> None:
+    class Handler(EveryMethod):
+        def answer(self) -> None:
+            self.send_response_only(200)
+            self.send_header("Content-Length", "100")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+    with serving(Handler) as url, pytest.raises(OutcomeUnknown, match="IncompleteRead"):
+        Rest(url, lambda: "").post((), {})
 
 
 def test_nothing_listens(service: Service) -> None:

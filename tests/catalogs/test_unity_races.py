@@ -21,14 +21,22 @@ from catalogs.managed import (
 from support.foreign.calls import Refused
 from support.foreign.process import Process, started
 from support.lake.noted import Noted
-from support.lake.unity import ManagedTable, UnityServer
+from support.lake.unity import CATALOG, SCHEMA, TOKEN, ManagedTable, UnityServer
 from support.lake.unity_proxy import Call, Fault, FaultOnce, Lost, Proxy, Refusal, proxy_before
+from support.waiting import LIMIT_S
 from tandem.catalogs.unity import UnityTable
 from tandem.delta.actions import Txn
 from tandem.delta.log.catalog_log import CatalogLog
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import Snapshot, commit_info
-from tandem.errors import AlreadyExists, Reason, StorageError, TableNotFound, TableReplaced
+from tandem.errors import (
+    AlreadyExists,
+    OutcomeUnknown,
+    Reason,
+    StorageError,
+    TableNotFound,
+    TableReplaced,
+)
 from tandem.operations.adopt import open_table
 from tandem.operations.clean import clean
 from tandem.planning.cleaning import CleaningRules
@@ -53,6 +61,14 @@ def foreign_spark(unity_server: UnityServer) -> Iterator[Process]:
 def proxy(unity_server: UnityServer) -> Iterator[Proxy]:
     with proxy_before(unity_server.url) as found:
         yield found
+
+
+def impatient_log_of(table: ManagedTable, uri: str = "") -> DeltaLog:
+    """As `log_of`, of a client that gives up after a second."""
+    uri, name = uri or table.server.url, (CATALOG, SCHEMA, table.name)
+    client = UnityTable(uri, name, lambda: TOKEN, ceiling_s=1)
+    store = open_store(f"file://{table.folder}")
+    return DeltaLog(store, commits=CatalogLog(store, client, table.table_id))
 
 
 def put(log: DeltaLog, snapshot: Snapshot, writer: str, number: int) -> None:
@@ -189,6 +205,32 @@ def test_F26_ours_beside_spark_and_duckdb(
     race(table, proxy.url, duckdb, foreign_spark, read)
 
 
+@pytest.mark.matrix
+def test_F36_row_ids_are_those_that_spark_sees(
+    unity_server: UnityServer, proxy: Proxy, duckdb: Process, foreign_spark: Process
+) -> None:
+    table = unity_server.create_table(row_ids=True)
+    query = f"SELECT id, _metadata.row_id AS row_id FROM {table.full_name}"
+
+    def row_ids() -> dict[int, int]:
+        return {row["id"]: row["row_id"] for row in foreign_spark.call("query", text=query)}
+
+    appends(duckdb, table, 0, "range", 3)
+    appends(foreign_spark, table, 100, "id", 2)
+    before = row_ids()
+    assert len(set(before.values())) == 50
+    ours = lake_table(table, proxy.url)
+    compact(ours)
+    delete(ours, "id = 7")
+    after = row_ids()
+    assert after == {n: row_id for n, row_id in before.items() if n != 7}
+    # The catalog has the mark of our commits; engines that append do not tell it of theirs.
+    mark = table.state()["metadata"]["properties"]["delta.rowTracking.rowIdHighWaterMark"]
+    assert int(mark) >= max(after.values())
+    appends(foreign_spark, table, 200, "id", 1)
+    assert len(set(row_ids().values())) == 59
+
+
 class KilledAt:
     """Kills the server at the n-th request of a kind, before or after it has carried it out, and
     starts it again."""
@@ -259,6 +301,42 @@ def test_F28_a_lost_answer_commits_once(
     assert proxy.kinds().count("COMMIT") == 4
     assert table.state()["latest-table-version"] == 3
     assert [row["id"] for row in rows_of(table)] == list(range(20))
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_F29_a_commit_that_arrives_after_its_writer_has_given_up(
+    unity_server: UnityServer, proxy: Proxy, late: bool
+) -> None:
+    """Before another writer's commit of the version, or after it."""
+    table = unity_server.create_table()
+    arrives, answered = threading.Event(), threading.Semaphore(0)
+
+    def held(call: Call) -> Fault:
+        if call.kind == "COMMIT":
+            assert arrives.wait(LIMIT_S)
+        return None
+
+    def seen(call: Call, status: int) -> None:
+        if call.kind == "COMMIT":
+            answered.release()
+
+    proxy.fault, proxy.after = held, seen
+    zombie, living = impatient_log_of(table, proxy.url), log_of(table)
+    snapshot = living.snapshot()
+    with pytest.raises(OutcomeUnknown):
+        put(zombie, snapshot, "zombie", 0)
+    if late:
+        put(living, snapshot, "living", 0)
+    arrives.set()
+    for _ in range(proxy.kinds().count("COMMIT")):
+        assert answered.acquire(timeout=LIMIT_S)
+    if not late:
+        with pytest.raises(AlreadyExists):
+            put(living, snapshot, "living", 0)
+    found = living.update(snapshot)
+    assert found.version == 1
+    assert set(found.txns) == {"living" if late else "zombie"}
+    assert living.is_ours(1, "zombie-0-1") is not late
 
 
 def test_F30_the_backlog_of_a_dead_writer_is_cleared(
@@ -352,18 +430,9 @@ def test_F40_a_catalog_that_is_down_for_a_while(
     snapshot = log.snapshot()
     unity_server.part.kill()
     try:
-        short = log_of_short(table)
         with pytest.raises(StorageError, match="did not answer"):
-            put(short, snapshot, "ours", 0)
+            put(impatient_log_of(table), snapshot, "ours", 0)
     finally:
         unity_server.part.start()
     put(log, snapshot, "ours", 0)
     assert log.update(snapshot).version == 3
-
-
-def log_of_short(table: ManagedTable) -> DeltaLog:
-    """As `log_of`, of a client that gives up after a second."""
-    catalog, schema, name = table.full_name.split(".")
-    client = UnityTable(table.server.url, (catalog, schema, name), lambda: "", ceiling_s=1)
-    store = open_store(f"file://{table.folder}")
-    return DeltaLog(store, commits=CatalogLog(store, client, table.table_id))

@@ -150,7 +150,7 @@ def test_a_store_with_vended_credentials_outlives_them(
     good = of_s3(location, s3_server.access_key, s3_server.secret_key)
     vend(proxy, good)
     client = table.client(proxy.url)
-    store = open_vended_store(client, location, s3_server.options, clock=clock)
+    store = open_vended_store(client, location, s3_server.options, now_ms=clock.now_ms)
     assert isinstance(store, VendedStore)
     store.put_if_absent("a", b"1")
     vend(proxy, of_s3(location, s3_server.access_key, "expired"))

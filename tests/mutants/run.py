@@ -30,7 +30,10 @@ from mutants.page import PAGE, Caught, read, write
 from support.some import EVERY_CASE
 
 ROOT = Path(__file__).resolve().parents[2]
-_COPIED = ("operator", "tests", "tools", "examples", "crds", "charts", "docs", "pyproject.toml")
+_COPIED = (
+    *("operator", "tests", "tools", "examples", "crds", "charts", "docs", "requirements"),
+    "pyproject.toml",
+)
 _LONGEST_S = 3600.0
 """How long a check may take without any bug."""
 _TIMES_AS_LONG = 4

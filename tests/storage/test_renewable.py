@@ -40,7 +40,7 @@ class Catalog:
         return self.store
 
     def make(self) -> VendedStore:
-        return VendedStore(self.vend, self.open, self)
+        return VendedStore(self.vend, self.open, self.now_ms)
 
 
 def test_credentials_are_renewed_at_half_of_their_life() -> None:
@@ -103,7 +103,7 @@ def test_others_go_on_while_one_call_renews() -> None:
         assert answered.wait(60)
         return vend()
 
-    store = VendedStore(vend, catalog.open, catalog)
+    store = VendedStore(vend, catalog.open, catalog.now_ms)
     store._vend = slow
     catalog.time_ms += LIFE_MS // 2
     renewing = threading.Thread(target=store.get, args=("a",))

@@ -29,6 +29,7 @@ from tandem.storage.time_limits import TimeLimits, time_limits
 
 MOST_BYTES: Final = 64 << 20
 """Of an answer: a table has at most some dozens of commits that are not published."""
+_PIECE: Final = 1 << 20
 _KEPT: Final = 4
 """Idle connections."""
 _FIRST_PAUSE_S: Final = 0.1
@@ -39,7 +40,7 @@ TOO_MANY: Final = "TooManyRequestsException"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Reply:
     """`status` of HTTP; `error` is the service's own name of a refusal, and `message` its text,
     both "" if it gives none. `body` is {} for an answer without one."""
 
@@ -109,7 +110,7 @@ class Rest:
     def __repr__(self) -> str:
         return f"<{self.url}>"
 
-    def get(self, path: tuple[str, ...], query: Mapping[str, str] | None = None) -> Answer:
+    def get(self, path: tuple[str, ...], query: Mapping[str, str] | None = None) -> Reply:
         """Read; tried again while the service fails or does not answer. Any status is an answer.
 
         Args:
@@ -119,7 +120,7 @@ class Rest:
         target = self._target(path) + (f"?{urlencode(query)}" if query else "")
         return self._tries("GET", target, None)
 
-    def post(self, path: tuple[str, ...], body: Json) -> Answer:
+    def post(self, path: tuple[str, ...], body: Json) -> Reply:
         """Send a request that must not be sent twice by chance: only one that the service cannot
         have begun with is sent again.
 
@@ -131,7 +132,7 @@ class Rest:
     def _target(self, path: tuple[str, ...]) -> str:
         return self._path + "".join(f"/{quote(part, safe='')}" for part in path)
 
-    def _tries(self, method: str, target: str, body: bytes | None) -> Answer:
+    def _tries(self, method: str, target: str, body: bytes | None) -> Reply:
         until = time.monotonic() + self._limits.retries.total_seconds()
         pause_s = _FIRST_PAUSE_S
         while True:
@@ -194,7 +195,7 @@ class Rest:
             try:
                 connection.request(method, target, body, headers)
                 answer = connection.getresponse()
-                content = answer.read(MOST_BYTES + 1)
+                content = _content(answer, self._limits.one_try.total_seconds())
             except _UNREADABLE as error:
                 raise _Lost(_named(error)) from None
             keep = not answer.will_close and len(content) <= MOST_BYTES
@@ -227,7 +228,7 @@ class Rest:
                 return
         connection.close()
 
-    def _read(self, status: int, headers: Mapping[str, str], content: bytes) -> Answer:
+    def _read(self, status: int, headers: Mapping[str, str], content: bytes) -> Reply:
         """Raises: StorageError if it is not JSON, or asks to go elsewhere."""
         if 300 <= status < 400:
             raise self._foreign(f"HTTP {status}", "redirects are not followed")
@@ -241,14 +242,14 @@ class Rest:
             kind = headers.get("content-type", "no type")[:100]
             if 200 <= status < 300:
                 raise self._foreign(f"HTTP {status} with {kind}", "the answer is not JSON")
-            return Answer(status, {}, "", f"(answer of type {kind})")
+            return Reply(status, {}, "", f"(answer of type {kind})")
         # `error` of the Delta API; the fields themselves of the other calls.
         error = body.get("error")
         told = error if isinstance(error, dict) else body
         if 200 <= status < 300:
-            return Answer(status, body)
+            return Reply(status, body)
         name = self._hidden(str(told.get("type") or told.get("error_code") or ""))
-        return Answer(status, body, name, self._hidden(str(told.get("message") or "")))
+        return Reply(status, body, name, self._hidden(str(told.get("message") or "")))
 
     def _hidden(self, text: str) -> str:
         """A text of the service, which may repeat what it was sent."""
@@ -274,13 +275,28 @@ class Rest:
             remedy="Check that it runs, and that this address can be reached from here",
         )
 
-    def _failed(self, answer: Answer, kind: type[StorageError]) -> StorageError:
+    def _failed(self, answer: Reply, kind: type[StorageError]) -> StorageError:
         return kind(
             "the catalog does not serve the request",
             resource=self.url,
             found=answer.described,
             remedy="Its own log says why",
         )
+
+
+def _content(answer: http.client.HTTPResponse, within_s: float) -> bytes:
+    """The body of an answer, as far as it is wanted. Raises: TimeoutError if it takes longer: the
+    time limit of a connection is that of each of its pieces."""
+    until, pieces, size = time.monotonic() + within_s, list[bytes](), 0
+    while size <= MOST_BYTES and (piece := answer.read1(_PIECE)):
+        pieces.append(piece)
+        size += len(piece)
+        if time.monotonic() > until:
+            raise TimeoutError("its answer takes too long")
+    if size <= MOST_BYTES and answer.length:
+        raise http.client.IncompleteRead(b"", answer.length)
+    answer.close()  # only `read` does so at the end
+    return b"".join(pieces)
 
 
 def _close(connections: list[http.client.HTTPConnection]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn, TypeVar
 
-from tandem.catalogs.rest import Answer, Rest
+from tandem.catalogs.rest import Reply, Rest
 from tandem.delta.log.commit_log import CatalogState, RatifiedCommit
 from tandem.errors import (
     AccessDenied,
@@ -210,10 +210,10 @@ class UnityTable:
         self._require(answer)
         return answer.body
 
-    def _credentials(self, operation: str) -> Answer:
+    def _credentials(self, operation: str) -> Reply:
         return self._rest.get((*self._path, "credentials"), {"operation": operation})
 
-    def _update(self, table_id: str, updates: list[Json]) -> Answer:
+    def _update(self, table_id: str, updates: list[Json]) -> Reply:
         requirement = {"type": "assert-table-uuid", "uuid": table_id}
         answer = self._rest.post(self._path, {"requirements": [requirement], "updates": updates})
         self._require_access(answer)
@@ -251,7 +251,7 @@ class UnityTable:
             remedy="Correct the URL, or report it to the makers of the catalog",
         )
 
-    def _require_access(self, answer: Answer) -> None:
+    def _require_access(self, answer: Reply) -> None:
         if answer.status == 401:
             raise self._error(
                 AccessDenied,
@@ -275,7 +275,7 @@ class UnityTable:
                 remedy="Correct the name; a table may have been dropped or renamed",
             )
 
-    def _require(self, answer: Answer) -> None:
+    def _require(self, answer: Reply) -> None:
         self._require_access(answer)
         if answer.error in _UNSUPPORTED:
             raise UnsupportedFeature(
@@ -288,7 +288,7 @@ class UnityTable:
             raise self._error(StorageError, "the catalog refuses the request", answer)
 
     def _error(
-        self, kind: type[StorageError], message: str, answer: Answer, remedy: str = ""
+        self, kind: type[StorageError], message: str, answer: Reply, remedy: str = ""
     ) -> StorageError:
         return kind(message, resource=self.name, found=answer.described, remedy=remedy)
 

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
 
 from tandem.catalogs.unity import UnityTable
 from tandem.storage import Store, open_store
-from tandem.storage.renewable import Clock, VendedStore
+from tandem.storage.renewable import VendedStore
 
 
-class _WallClock:
-    def now_ms(self) -> int:
-        return time.time_ns() // 1_000_000
-
-
-_CLOCK: Final = _WallClock()
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def open_vended_store(
@@ -26,7 +21,7 @@ def open_vended_store(
     *,
     allowed_prefixes: Sequence[str] = (),
     ceiling_s: float | None = None,
-    clock: Clock = _CLOCK,
+    now_ms: Callable[[], int] = _now_ms,
 ) -> Store:
     """The store of a table whose credentials nothing else gives: no Secret, no variable. Those of
     the process are for other tables. A local folder needs none.
@@ -48,4 +43,4 @@ def open_vended_store(
 
     if location.startswith("file:"):
         return opened({})
-    return VendedStore(lambda: table.credentials(location), opened, clock)
+    return VendedStore(lambda: table.credentials(location), opened, now_ms)

@@ -155,18 +155,25 @@ def require_catalog(uri: str, allowed: Sequence[str], *, resource: str, field: s
     Raises: LocationNotAllowed.
     """
     if not _matches(f"http://{uri.partition('://')[2]}", allowed):
-        raise _foreign_endpoint(allowed, resource=resource, field=field, found=uri)
+        raise _foreign_endpoint(
+            allowed, resource=resource, field=field, found=uri, otherwise="no catalog of this kind"
+        )
 
 
 def _foreign_endpoint(
-    allowed: Sequence[str], *, resource: str, field: str, found: str
+    allowed: Sequence[str],
+    *,
+    resource: str,
+    field: str,
+    found: str,
+    otherwise: str = "the cloud's own endpoint",
 ) -> LocationNotAllowed:
     return LocationNotAllowed(
         "this operator's tables may not use this endpoint",
         resource=resource,
         field=field,
         found=found,
-        expected="one of " + ", ".join(allowed) if allowed else "the cloud's own endpoint",
+        expected="one of " + ", ".join(allowed) if allowed else otherwise,
         remedy="Ask the operator's administrator for an --allowed-endpoint "
         "(the chart's allowedEndpoints)",
     )

@@ -8,7 +8,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import BinaryIO, Final, Protocol
+from typing import BinaryIO, Final
 
 from tandem.errors import StorageError
 from tandem.storage.store import ObjectInfo, Store
@@ -102,10 +102,6 @@ class Vended:
     expires_ms: int | None
 
 
-class Clock(Protocol):
-    def now_ms(self) -> int: ...
-
-
 class VendedStore(_Passing):
     """A `Store` with credentials that are vended, and renewed at half of their life by the first
     call after that. While a renewal fails, the last ones are used for as long as they are good.
@@ -114,6 +110,7 @@ class VendedStore(_Passing):
     Args:
         vend: gets credentials. Raises: TandemError.
         opened: the store of the location with credentials.
+        now_ms: the time, in Unix milliseconds.
     Raises: as `vend` and `opened`.
     """
 
@@ -121,16 +118,16 @@ class VendedStore(_Passing):
         self,
         vend: Callable[[], Vended],
         opened: Callable[[Mapping[str, str]], Store],
-        clock: Clock,
+        now_ms: Callable[[], int],
     ) -> None:
-        self._vend, self._opened, self._clock = vend, opened, clock
+        self._vend, self._opened, self._now_ms = vend, opened, now_ms
         self._lock = threading.Lock()
         self._due_ms: int | None = None
         self._renew()
 
     @property
     def inner(self) -> Store:
-        now_ms = self._clock.now_ms()
+        now_ms = self._now_ms()
         # Others go on with the last ones while one call renews them, unless these have expired.
         if self._is_due(now_ms) and self._lock.acquire(blocking=self._is_expired(now_ms)):
             try:
@@ -157,7 +154,7 @@ class VendedStore(_Passing):
         vended = self._vend()
         # In this order: a call that sees the new time sees the new store, too.
         self._store, self._last = self._opened(vended.environ), vended
-        now_ms, expires_ms = self._clock.now_ms(), vended.expires_ms
+        now_ms, expires_ms = self._now_ms(), vended.expires_ms
         left_ms = None if expires_ms is None else max(expires_ms - now_ms, 0)
         self._due_ms = None if left_ms is None else now_ms + left_ms // 2
 

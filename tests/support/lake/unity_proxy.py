@@ -167,8 +167,9 @@ def proxy_before(url: str) -> Iterator[Proxy]:
             for name, value in headers.items():
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+            with suppress(OSError):  # the client may have gone
+                self.end_headers()
+                self.wfile.write(content)
 
         def _close(self) -> None:
             self.close_connection = True

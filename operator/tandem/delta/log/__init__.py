@@ -3,6 +3,8 @@
 Reads and writes below `_delta_log` only; never opens a data file.
 
     delta_log         `DeltaLog`: read versions, commit the next one
+    commit_log        `CommitLog`, what decides which commits there are: the log folder
+    catalog_log       or the table's catalog
     load              a snapshot from a checkpoint and the commits after it
     listing           which commits and checkpoints there are, and names of the objects in
                       `_delta_log`

@@ -8,8 +8,8 @@ The catalog says which commits there are; their files are in the table's folder.
     reported    to the catalog, which then forgets the staged file's name
 
 Who has a version is found by the file name that the catalog has for it, never by the status of an
-answer: a lost answer, a refusal of what was accepted before, and a race look alike. Publishing and
-reporting are anybody's: if they fail after a commit, the next writer makes up for it.
+answer: a lost answer, a refusal of what was accepted before, and a race look alike. If publishing
+or reporting fails after a commit, the next writer makes up for it.
 
 A staged file that lost is deleted by its writer, once the catalog has another one for its version;
 those of dead writers by log clean-up (`maintenance`), as ratified ones that are published.
@@ -44,6 +44,7 @@ from tandem.errors import (
     OutcomeUnknown,
     StorageError,
     TableReplaced,
+    TandemError,
     UnsupportedFeature,
 )
 from tandem.storage.store import ObjectInfo, Store
@@ -324,7 +325,7 @@ class CatalogLog:
         """Publish after a commit, which stands whatever comes of this."""
         try:
             self._publish(ratified, known)
-        except (StorageError, CorruptLog) as error:
+        except TandemError as error:
             _log.info("commits are not published yet", table=self._store.location, error=str(error))
 
     def _discard(self, staged: RatifiedCommit) -> None:

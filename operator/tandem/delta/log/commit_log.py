@@ -2,8 +2,8 @@
 
 `DeltaLog` reads and commits through a `CommitLog`. `FolderLog` is the one of tables that are known
 by their location: a version is made by put-if-absent of its file. `catalog_log` has the one of
-tables that a catalog manages; it speaks to the catalog through a `CatalogTable`, which
-`tandem.catalogs` implements.
+tables that a catalog manages. It speaks to the catalog through a `CatalogTable`, which clients of
+catalogs implement.
 """
 
 from __future__ import annotations
