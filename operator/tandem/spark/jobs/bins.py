@@ -22,9 +22,8 @@ from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile, limit_
 from tandem.errors import CountMismatch
 from tandem.intervals import IntervalSet, TimeInterval
 from tandem.jobs.formats import InputFile, JobBin, JobSpec, RewriteJob, TimeBorders
-from tandem.rowmap.positions import span, to_array
 from tandem.rowmap.rowmap import MapOutput, RowMap, RowMapBuilder, RowMapIdentity
-from tandem.rowmap.run_table import Ranks
+from tandem.rowmap.run_table import Ranks, span, to_array
 from tandem.spark.jobs.copied_bins import (
     BinFiles,
     CopyChoice,
