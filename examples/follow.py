@@ -41,7 +41,7 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.scan import check_rows
 from tandem.errors import DataFileMissing, LogGap, ObjectNotFound, VersionNotFound
 from tandem.operations.kinds.commit_history import PublishedRowMaps, VectorCache
-from tandem.rowmap.positions import span
+from tandem.rowmap.run_table import span
 from tandem.storage import open_store
 from tandem.storage.local import LocalStore
 from tandem.timeline.lineage import group_size_of, root_of

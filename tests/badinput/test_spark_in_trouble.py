@@ -19,7 +19,7 @@ import pytest
 from badinput.bad_input import BadLake, Ended, assert_mentions, compaction, update
 from support.jobs.quick_jobs import QuickJobs
 from support.some import every_case
-from tandem.spark.runtime.parent_watch import alive
+from tandem.spark.runtime.session import alive
 
 LIMIT_S = 240.0
 

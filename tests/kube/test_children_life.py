@@ -31,7 +31,7 @@ from tandem.kube.children.process import ChildProcess
 from tandem.kube.children.start import LEAST_MEMORY
 from tandem.kube.runtime import controller_tasks
 from tandem.operations.machine.events import Point
-from tandem.spark.runtime.parent_watch import alive
+from tandem.spark.runtime.session import alive
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster

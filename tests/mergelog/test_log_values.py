@@ -22,9 +22,8 @@ from tandem.delta.partitions import days_of, unstorable
 from tandem.delta.schema import ArrayType, Field, PrimitiveType, StructType
 from tandem.errors import DuplicateKeys, InvalidSpec, UnsupportedFeature
 from tandem.mergelog.blocks import by_group
-from tandem.mergelog.by_key import UniqueRows, require_decided
+from tandem.mergelog.by_key import Records, UniqueRows, require_decided
 from tandem.mergelog.log_table import LogSettings
-from tandem.mergelog.records import Records
 from tandem.storage import open_store
 
 PLAIN = [kind for kind in KINDS if not pa.types.is_struct(kind.arrow)]

@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from support.values.kinds import KINDS, Kind
-from tandem.mergelog.records import (
+from tandem.mergelog.by_key import (
     KeyIndex,
     Overlay,
     Records,

@@ -19,9 +19,8 @@ from tandem.delta.schema import Field, PrimitiveType, StructType
 from tandem.errors import CorruptLog, StorageError
 from tandem.mergelog import stitch as stitch_
 from tandem.mergelog.blocks import BlockReader, read_block, records_of
-from tandem.mergelog.by_key import key_at
+from tandem.mergelog.by_key import kept_by_stitching, key_at
 from tandem.mergelog.log_table import block_format, settings_of, state_of
-from tandem.mergelog.records import kept_by_stitching
 from tandem.mergelog.stitch import Stitched, StitchRequest, stitch
 from tandem.mergelog.versions import (
     BALANCE,

@@ -24,7 +24,7 @@ from tandem.mergelog.boundaries import (
     Voided,
     advance,
 )
-from tandem.mergelog.records import (
+from tandem.mergelog.by_key import (
     Overlay,
     Records,
     concatenate,

@@ -24,7 +24,7 @@ from tandem.operations.kinds.replace import rows_of_round
 from tandem.operations.kinds.row_scope import ScopedRows
 from tandem.operations.model import Identity, Table, Work
 from tandem.pruning.scope import TimeScope
-from tandem.rowmap.positions import to_bitmap
+from tandem.rowmap.run_table import to_bitmap
 from tandem.spark.jobs import ingest
 from tandem.spark.runtime.control import Control, encode
 

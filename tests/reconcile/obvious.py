@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from pyroaring import BitMap64
 
-from tandem.rowmap.positions import Positions
 from tandem.rowmap.rowmap import Indexes, MapInput, MapOutput
+from tandem.rowmap.run_table import Positions
 
 
 class Place(NamedTuple):

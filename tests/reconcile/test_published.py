@@ -19,8 +19,8 @@ from tandem.reconcile.model import FileState
 from tandem.reconcile.published import CommittedRewrite, LiveEdit, OutputPiece, published_map
 from tandem.reconcile.rewrite import Heir, HeirRows, RewriteDecision, RewriteInput, rewrite
 from tandem.rowmap.binary_format import from_bytes, to_bytes
-from tandem.rowmap.positions import span
 from tandem.rowmap.rowmap import MapOutput, RowMap, RowMapBuilder, RowMapIdentity
+from tandem.rowmap.run_table import span
 
 IDENTITY = RowMapIdentity("table-1", "0123456789abcdef", 1, 7)
 At = tuple[str, int]

@@ -22,7 +22,6 @@ from tandem.reconcile.model import FileState
 from tandem.reconcile.rewrite import RewriteInput, rewrite
 from tandem.rowmap import binary_format
 from tandem.rowmap.binary_format import from_bytes, to_bytes
-from tandem.rowmap.positions import to_bitmap
 from tandem.rowmap.rowmap import (
     MapInput,
     MapOutput,
@@ -33,6 +32,7 @@ from tandem.rowmap.rowmap import (
     SortedGroup,
     merge,
 )
+from tandem.rowmap.run_table import to_bitmap
 
 IDENTITY = RowMapIdentity("table-1", "0123456789abcdef", 1, 7)
 Place = tuple[str, int]

@@ -37,7 +37,7 @@ from tandem.reconcile.rules import (
     ReplaceFate,
     RewriteRule,
 )
-from tandem.rowmap.positions import to_array
+from tandem.rowmap.run_table import to_array
 from tandem.spec.replace import Scope
 from tandem.spec.update import Isolation
 

@@ -24,15 +24,14 @@ from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
 from tandem.spark import local_spark
 from tandem.spark.local_spark import LocalRunner
 from tandem.spark.runtime import session
-from tandem.spark.runtime.parent_watch import PARENT, alive
-from tandem.spark.runtime.session import PACKAGE
+from tandem.spark.runtime.session import PACKAGE, PARENT, alive
 
 WITHIN_SECONDS = 100.0
 
 APP = """
 import json, os, signal, subprocess, sys
 from pathlib import Path
-from tandem.spark.runtime.parent_watch import watch_parent
+from tandem.spark.runtime.session import watch_parent
 
 words = [word for word in sys.argv if word != "--request"]
 folder = Path(words[words.index("--spec") + 1])

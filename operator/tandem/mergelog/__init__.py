@@ -14,10 +14,9 @@ What the log says, from transaction logs alone:
 
 Its records; which blocks there are is an argument, and nothing here commits:
 
-    records       which record of a key wins, and which records stay
     blocks        the rows of blocks
     winners       the winners of blocks, and the rows of a file that they match
-    by_key        merges the rows of blocks by key, as streams
+    by_key        which record of a key wins, and which stay; the rows of blocks by key, as streams
     stitch        makes one block of a run
 
 The log as a whole:

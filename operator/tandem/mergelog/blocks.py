@@ -37,9 +37,8 @@ from tandem.delta.partitions import combinations, encoded_texts, unstorable
 from tandem.delta.schema import ArrayType, DataType, Field, MapType, StructType, to_arrow_type
 from tandem.distinct import IntArray
 from tandem.errors import CorruptLog, DataFileMissing, InvalidSpec, StorageError, closest_name
-from tandem.mergelog.by_key import require_decided
+from tandem.mergelog.by_key import Records, require_decided, sorted_order, wide, winners
 from tandem.mergelog.log_table import DELETED, INSTANT, LogSettings, block_format
-from tandem.mergelog.records import Records, sorted_order, wide, winners
 from tandem.mergelog.versions import DELETES, FIRST, LAST, Block
 from tandem.storage.store import Store
 

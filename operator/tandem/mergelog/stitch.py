@@ -21,9 +21,17 @@ from tandem.delta.datafiles.reader import TableFormat, arrow_schema
 from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile, repetitive_columns
 from tandem.errors import StorageError
 from tandem.mergelog.blocks import BlockReader, records_of, require_keys
-from tandem.mergelog.by_key import Key, Unsorted, key_at, parts_by_key
+from tandem.mergelog.by_key import (
+    Key,
+    Unsorted,
+    kept_by_stitching,
+    key_at,
+    number_keys,
+    parts_by_key,
+    sorted_order,
+    wide,
+)
 from tandem.mergelog.log_table import DELETED, INSTANT, LogSettings
-from tandem.mergelog.records import kept_by_stitching, number_keys, sorted_order, wide
 from tandem.mergelog.versions import Block, BlockRun, tags_of
 from tandem.storage.store import Store
 

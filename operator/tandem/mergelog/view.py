@@ -24,7 +24,7 @@ from tandem.delta.scan import RowFilter, check_rows, named_columns, table_format
 from tandem.distinct import BoolArray, IntArray
 from tandem.mergelog.base_history import BaseHistory, require_same_table
 from tandem.mergelog.blocks import rows_at
-from tandem.mergelog.by_key import MEMORY
+from tandem.mergelog.by_key import MEMORY, Overlay, Records
 from tandem.mergelog.log_table import (
     LogSettings,
     MergeLog,
@@ -34,7 +34,6 @@ from tandem.mergelog.log_table import (
     settings_of,
     state_of,
 )
-from tandem.mergelog.records import Overlay, Records
 from tandem.mergelog.versions import Block, BlockLogState, in_order
 from tandem.mergelog.winners import MatchedRows, WinnerPasses, match, may_hold
 from tandem.pruning.selection import Selection

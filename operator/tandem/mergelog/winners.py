@@ -16,15 +16,16 @@ from tandem.delta.datafiles.reader import DataFileReader, TableFormat, arrow_sch
 from tandem.delta.log.snapshot import Snapshot
 from tandem.distinct import BoolArray, IntArray
 from tandem.mergelog.blocks import read_block, records_of
-from tandem.mergelog.by_key import MOST_PARTS, parts_of_keys
-from tandem.mergelog.log_table import DELETED, INSTANT, LogSettings
-from tandem.mergelog.records import (
+from tandem.mergelog.by_key import (
+    MOST_PARTS,
     Overlay,
     Records,
     concatenate,
     in_force,
+    parts_of_keys,
     winners,
 )
+from tandem.mergelog.log_table import DELETED, INSTANT, LogSettings
 from tandem.mergelog.versions import Block
 from tandem.pruning.predicate import bounds_of
 from tandem.pruning.selection import keys_of

@@ -36,7 +36,7 @@ from tandem.errors import (
 from tandem.mergelog.base_history import BaseHistory, base_of, require_same_table
 from tandem.mergelog.blocks import arrange, read_block, records_of, tagged, write_blocks
 from tandem.mergelog.boundaries import transition
-from tandem.mergelog.by_key import MEMORY, parts_of_keys, require_decided
+from tandem.mergelog.by_key import MEMORY, concatenate, parts_of_keys, require_decided
 from tandem.mergelog.log_table import (
     LogSettings,
     MergeLog,
@@ -46,7 +46,6 @@ from tandem.mergelog.log_table import (
     require_mergeable,
     settings_of,
 )
-from tandem.mergelog.records import concatenate
 from tandem.mergelog.versions import ROLLBACK, WRITER, Block, block_of, upload_folder
 from tandem.mergelog.winners import RECORD_BYTES, no_records
 from tandem.storage.store import Store

@@ -360,7 +360,7 @@ def plan_compaction(
             with the time column that `granularity` belongs to.
         request: the compaction to plan.
         granularity: that of the LakeTable's `time`; None if it has none.
-        past: segments that are no longer live (`timeline.history`), for messages.
+        past: segments that are no longer live (`timeline.segments`), for messages.
         divided: the same segments, built with the granularity at whose borders outputs of a
             `SemiMajor` end; None if these do not matter.
 

@@ -474,7 +474,7 @@ def plan_segment_rewrite(
 
     Args:
         segments: the live segments at the read version, in order (`timeline.segments`).
-        past: segments that are no longer live (`timeline.history`), for the message about a named
+        past: segments that are no longer live (`timeline.segments`), for the message about a named
             one.
 
     Raises:

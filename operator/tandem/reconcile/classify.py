@@ -49,7 +49,7 @@ from tandem.reconcile.rules import (
     Response,
     TableChange,
 )
-from tandem.rowmap.positions import span
+from tandem.rowmap.run_table import span
 from tandem.spec.common import OPERATIONS, Mode
 from tandem.text import clean
 

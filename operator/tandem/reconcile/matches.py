@@ -25,7 +25,7 @@ from pyroaring import BitMap64
 from tandem.distinct import number_rows
 from tandem.errors import CountMismatch
 from tandem.reconcile.model import FileView, Prefetching, RowMapLike, RowMaps
-from tandem.rowmap.positions import Positions, span, to_array, to_bitmap
+from tandem.rowmap.run_table import Positions, span, to_array, to_bitmap
 
 KEPT = -2
 """The output of a row that a merge matched and leaves unchanged."""

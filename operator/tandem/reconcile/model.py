@@ -14,8 +14,8 @@ from typing import Protocol, runtime_checkable
 
 from pyroaring import BitMap64
 
-from tandem.rowmap.positions import Positions
 from tandem.rowmap.rowmap import Indexes, MapInput, MapOutput
+from tandem.rowmap.run_table import Positions
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from tandem.errors import Reason
 from tandem.reconcile.matches import InsertFile, Matches, Sources
 from tandem.reconcile.model import Author, ChangeKind, CommitSummary
 from tandem.reconcile.rules import MUST_FOLLOW
-from tandem.rowmap.positions import Positions
+from tandem.rowmap.run_table import Positions
 from tandem.spec.update import Isolation
 
 # The commits since a version, as the rule for statements needs them. Pure.

@@ -17,8 +17,8 @@ from pyroaring import BitMap64
 
 from tandem.reconcile.model import FileView
 from tandem.reconcile.rewrite import Heir, HeirRows, RewriteDecision
-from tandem.rowmap.positions import Positions, span, to_array, to_bitmap
 from tandem.rowmap.rowmap import MapOutput, RowMap, RowMapBuilder, RowMapIdentity
+from tandem.rowmap.run_table import Positions, span, to_array, to_bitmap
 
 _MOST_RUNS = 4_096
 """Rows in more runs are written as ranks, four bytes a row."""

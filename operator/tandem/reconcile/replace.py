@@ -15,7 +15,7 @@ from tandem.reconcile.model import CommitSummary, FileView, NewRows, RowMapLike,
 from tandem.reconcile.outcomes import FileDeletes, StatementConflict
 from tandem.reconcile.rules import REPLACE, Age, ReplaceFate
 from tandem.remedies import ENABLE_VECTORS
-from tandem.rowmap.positions import span
+from tandem.rowmap.run_table import span
 from tandem.spec.replace import Scope
 from tandem.text import counted, files_in_words
 

@@ -21,7 +21,7 @@ from tandem.errors import CountMismatch, RowMapInvalid
 from tandem.reconcile.model import FileState, FileView, RowMapLike
 from tandem.reconcile.outcomes import FileDeletes
 from tandem.reconcile.rules import CUT, REWRITE, InputFate, OutputMask
-from tandem.rowmap.positions import Positions, span, to_array, to_bitmap
+from tandem.rowmap.run_table import Positions, span, to_array, to_bitmap
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ from tandem.reconcile.outcomes import (
     newest_of,
     with_round,
 )
-from tandem.rowmap.positions import span, to_bitmap
+from tandem.rowmap.run_table import span, to_bitmap
 from tandem.text import counted, files_in_words
 
 __all__ = (

@@ -6,6 +6,5 @@ replayed onto the rewritten files.
     rowmap         `RowMap` and its builder
     run_table      files, runs and sorted groups (rows that a sort or z-order reordered), and their
                    lookup arrays
-    positions      bitmaps and arrays of positions
     binary_format  row maps as bytes: versioned and checksummed
 """

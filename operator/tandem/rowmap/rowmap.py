@@ -22,8 +22,18 @@ import numpy as np
 from pyroaring import BitMap64
 
 from tandem.errors import RowMapInvalid
-from tandem.rowmap.positions import Positions, group_bitmaps, span, to_array, to_bitmap
-from tandem.rowmap.run_table import MOST_ROWS, Ranks, RunTable, check_range, starts
+from tandem.rowmap.run_table import (
+    MOST_ROWS,
+    Positions,
+    Ranks,
+    RunTable,
+    check_range,
+    group_bitmaps,
+    span,
+    starts,
+    to_array,
+    to_bitmap,
+)
 from tandem.rowmap.run_table import Indexes as Indexes
 from tandem.rowmap.run_table import MapInput as MapInput
 from tandem.rowmap.run_table import MapOutput as MapOutput

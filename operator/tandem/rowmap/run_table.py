@@ -11,6 +11,7 @@ first use. There is no I/O, and nothing here loops over rows in Python.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -22,7 +23,49 @@ import numpy.typing as npt
 from pyroaring import BitMap64
 
 from tandem.errors import RowMapInvalid
-from tandem.rowmap.positions import Positions, to_array
+
+# Sets of row positions: conversion between roaring bitmaps and numpy arrays, without Python loops.
+#
+# A caller's bitmap is never modified: every function here returns a new one.
+
+
+Positions = npt.NDArray[np.int64]
+EMPTY: Positions = np.empty(0, dtype=np.int64)
+
+
+def to_array(bitmap: BitMap64) -> Positions:
+    """The positions in ascending order."""
+    if not bitmap:
+        return EMPTY
+    return np.frombuffer(bitmap.to_array(), dtype=np.uint64).astype(np.int64)
+
+
+def to_bitmap(positions: Positions) -> BitMap64:
+    """The set of these positions, which must not be negative."""
+    if not len(positions):
+        return BitMap64()
+    return BitMap64(array("Q", positions.astype(np.uint64).tobytes()))
+
+
+def span(start: int, end: int) -> BitMap64:
+    """All positions in `[start, end)`."""
+    return BitMap64(range(start, end))
+
+
+def group_bitmaps(keys: npt.NDArray[np.int32], positions: Positions) -> dict[int, BitMap64]:
+    """Split positions by their key: key → set. Negative keys are left out."""
+    if not len(keys):
+        return {}
+    order = np.argsort(keys, kind="stable")
+    keys, positions = keys[order], positions[order]
+    starts = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
+    ends = np.append(starts[1:], len(keys))
+    return {
+        int(keys[start]): to_bitmap(positions[start:end])
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+        if keys[start] >= 0
+    }
+
 
 Ranks = npt.NDArray[np.uint32]
 Indexes = npt.NDArray[np.int32]

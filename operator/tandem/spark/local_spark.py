@@ -32,9 +32,9 @@ from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
 from tandem.spark.runtime import session
 from tandem.spark.runtime.control import translate
 from tandem.spark.runtime.jvm import LocalJvm, last_line
-from tandem.spark.runtime.parent_watch import PARENT
 from tandem.spark.runtime.session import (
     PACKAGE,
+    PARENT,
     build_conf,
     cache_dir,
     launch_environment,

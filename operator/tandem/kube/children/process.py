@@ -25,7 +25,7 @@ from tandem.kube.children.start import RunEnd
 from tandem.kube.client.resources import Body, uid_of
 from tandem.kube.runtime.tenants import TenantKey
 from tandem.kube.runtime.threads import AtWork
-from tandem.spark.runtime.parent_watch import alive
+from tandem.spark.runtime.session import alive
 
 ANSWER_S: Final = 60.0
 """How long a child's loop may take to answer: it computes nothing itself."""

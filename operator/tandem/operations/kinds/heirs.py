@@ -28,7 +28,7 @@ from tandem.operations.kinds.commit_history import CommitHistory, SnapshotView
 from tandem.operations.kinds.job_files import input_file
 from tandem.reconcile.model import ChangeKind, RowMapLike
 from tandem.reconcile.rewrite import Heir, HeirRows
-from tandem.rowmap.positions import Positions, span, to_array, to_bitmap
+from tandem.rowmap.run_table import Positions, span, to_array, to_bitmap
 from tandem.storage.store import Store, side_by_side
 
 MOST_BYTES: Final = 64 << 20

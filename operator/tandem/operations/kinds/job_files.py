@@ -26,7 +26,7 @@ from tandem.operations.kinds.time_column import time_column
 from tandem.operations.model import OutputFileChange, Table, Work
 from tandem.planning.adjacency import Adjacency, beside
 from tandem.reconcile.outcomes import FileDeletes
-from tandem.rowmap.positions import span
+from tandem.rowmap.run_table import span
 from tandem.storage import paths
 from tandem.text import counted
 from tandem.timeline.lineage import Root

@@ -75,7 +75,7 @@ from tandem.reconcile import replace as rule
 from tandem.reconcile.matches import check_part, round_result
 from tandem.reconcile.outcomes import StatementConflict
 from tandem.reconcile.replace import RowAges
-from tandem.rowmap.positions import span, to_bitmap
+from tandem.rowmap.run_table import span, to_bitmap
 from tandem.spec.replace import Outside, Scope, TableReplace
 from tandem.spec.status import Plan, Reconciled, RowsAffected, RowsReplaced
 from tandem.spec.update import Source, SourceFormat

@@ -28,7 +28,7 @@ from tandem.jobs.formats import RowScope
 from tandem.operations.kinds.time_column import time_column
 from tandem.operations.model import OutputFileChange
 from tandem.pruning.scope import Coverage, TimeScope, Values, parts_in_scope, timed_bounds
-from tandem.rowmap.positions import to_array, to_bitmap
+from tandem.rowmap.run_table import to_array, to_bitmap
 from tandem.spec.fields import Granularity
 from tandem.spec.table import LakeTable
 from tandem.storage.store import Store

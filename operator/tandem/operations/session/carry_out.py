@@ -29,8 +29,8 @@ from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, OutputFileChange, Work
 from tandem.reconcile.published import LiveEdit, OutputPiece, published_map
 from tandem.rowmap import binary_format
-from tandem.rowmap.positions import span, to_array, to_bitmap
 from tandem.rowmap.rowmap import MapOutput, RowMapIdentity
+from tandem.rowmap.run_table import span, to_array, to_bitmap
 from tandem.spark.jobs.edits import ReplacedRows, WantedEdit, encoded_round, wanted_of
 from tandem.text import counted
 from tandem.timeline.chunks import TAG_MASKED, format_masked, parse_masked

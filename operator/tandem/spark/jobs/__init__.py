@@ -5,8 +5,9 @@ and `large_bins` may import Spark, each inside of functions.
 
     apps             which `run` is whose; the main function of `spark_apps/`
     rewrite          compactions and rewrites of segments: a task per bin, and the result
-    bins             one bin in its order, decoded and encoded, or divided by time
+    bins             one bin in its order, decoded and encoded
     copied_bins      one bin of which row groups are copied; the live rows of its inputs
+    divided_bins     bins divided by time
     sorted_bins      one bin sorted or z-ordered in memory
     sort_codes       the order of rows, and z-values, on integers
     large_bins       larger bins sorted or z-ordered, by tasks that exchange blocks of rows

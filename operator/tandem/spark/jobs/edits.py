@@ -24,7 +24,7 @@ from tandem.delta.datafiles.reader import TableFormat
 from tandem.errors import CountMismatch
 from tandem.jobs.formats import EditRound, InputFile, JobTable, RoundRequest, SideFileRef
 from tandem.jobs.results import JobResult
-from tandem.rowmap.positions import Positions, span, to_bitmap
+from tandem.rowmap.run_table import Positions, span, to_bitmap
 from tandem.spark.runtime.control import (
     Control,
     job_table_format,

@@ -65,8 +65,8 @@ from tandem.index.server.registration import (
 from tandem.index.server.service import IndexService
 from tandem.index.server.shards import SHARD_SIZE
 from tandem.index.server.transport import FlightServer, Tls, stop_event
-from tandem.spark.runtime.parent_watch import watch_parent
 from tandem.spark.runtime.session import context as spark_context
+from tandem.spark.runtime.session import watch_parent
 from tandem.storage import Store, open_store
 
 if TYPE_CHECKING:

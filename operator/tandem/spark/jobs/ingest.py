@@ -21,7 +21,7 @@ import pyarrow as pa
 from tandem.intervals import IntervalSet
 from tandem.jobs.formats import LOAD_TASKS, IngestJob, InputFile, JobSpec, ReplaceJob, RowScope
 from tandem.jobs.results import JobProgress, JobResult
-from tandem.rowmap.positions import Positions
+from tandem.rowmap.run_table import Positions
 from tandem.spark.jobs.statement import serve
 from tandem.spark.runtime.control import (
     Control,

@@ -29,8 +29,8 @@ from tandem.errors import StatementFailed
 from tandem.jobs.formats import JobSpec, LogMergeJob
 from tandem.jobs.results import JobResult, OutputFile
 from tandem.mergelog.blocks import by_group, rows_at
+from tandem.mergelog.by_key import Overlay
 from tandem.mergelog.log_table import LogSettings, block_schema
-from tandem.mergelog.records import Overlay
 from tandem.mergelog.versions import Block
 from tandem.mergelog.winners import (
     MATCHES,

@@ -1,7 +1,7 @@
 """The stitch job: replaces each run of a log's blocks by one block, or several if it is large.
 
 One Spark task per run; a context is enough. What a stitched block keeps is decided by
-`tandem.mergelog.records`.
+`tandem.mergelog.by_key`.
 """
 
 from __future__ import annotations

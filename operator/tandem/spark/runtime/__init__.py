@@ -4,8 +4,7 @@ Must not import a job or a source. Credentials come from the environment only.
 
     control       reads the job, writes the result exactly once; progress, Arrow tables
                   as bytes
-    parent_watch  the end of the engine
-    session       finds Java, pins the session's settings
+    session       finds Java, pins the session's settings, ends a job whose engine has ended
     jvm           a JVM beside this process
     frames        rows of a table as DataFrames; work in Spark's tasks, its answers, and the
                   exchange of blocks between tasks

@@ -38,7 +38,7 @@ from tandem.jobs.formats import Format, InputFile, JobSpec, JobTable, RoundReque
 from tandem.jobs.port import read_side_file
 from tandem.jobs.results import JobFailure, JobProgress, JobResult, OutputFile, SideFileRef
 from tandem.jobs.runner import OUT_OF_MEMORY
-from tandem.spark.runtime.parent_watch import watch_parent
+from tandem.spark.runtime.session import watch_parent
 from tandem.storage import Store, open_store
 from tandem.storage.allowed_locations import require as require_allowed
 from tandem.storage.paths import canonical_location
