@@ -200,13 +200,17 @@ def test_a_refusal_of_what_was_accepted_is_ours_by_its_name() -> None:
     assert table.files() == {"ours"}
 
 
-def test_another_writer_wins_between_our_staging_and_our_request() -> None:
+@pytest.mark.parametrize("published", [True, False])
+def test_F26_another_writer_wins_between_our_staging_and_our_request(*, published: bool) -> None:
     """Its answer alone looks like a lost one of ours."""
     table = Managed()
     snapshot, actions = table.log.snapshot(), table.actions("ours")
 
     def others(_call: CatalogCall) -> None:
+        if not published:
+            table.unpublish()
         table.put("theirs")
+        table.heal()
 
     table.catalog.fault = _on("add_commit", "before", others)
     newest = table.log.commit_after(snapshot, actions, token="t")

@@ -151,13 +151,18 @@ def test_F29_a_request_that_arrives_beside_an_abandonment(kind: str, arrives: st
     _no_more(single)
 
 
+@pytest.mark.parametrize("published", [0, 1])
 @pytest.mark.parametrize("order", [("request", "rival"), ("rival", "request")])
 @pytest.mark.parametrize("kind", KINDS)
-def test_F32_a_request_and_a_rival_in_either_order(kind: str, order: tuple[str, str]) -> None:
+def test_F32_a_request_and_a_rival_in_either_order(
+    kind: str, order: tuple[str, str], published: int
+) -> None:
     """The answer to the first request does not come; it and another writer's commit arrive before
-    the session looks."""
+    the session looks, and the rival publishes or not."""
     single = Single(kind, managed=True)
     catalog = present(single.world.catalog)
+    single.world.log.commit_log.publish(catalog.table.latest)
+    catalog.publish = published
 
     def strike(call: CatalogCall, _number: int) -> None:
         if call.name == "add_commit" and call.when == "before" and not catalog.late:
