@@ -245,3 +245,4 @@ def test_a_table_is_stalled_by_what_lasts_and_reconciling_by_what_passes() -> No
     # Ready, Reconciling, Stalled
     assert truths == [["False", "False", "True"], ["False", "True", "False"]]
     assert {c.observed_generation for c in lasting.conditions} == {3}
+    assert [c.message for c in lasting.conditions] == ["no", "", ""]
