@@ -316,6 +316,7 @@ class CleaningRound:
         for begin in range(0, len(garbage), _AT_ONCE):
             if not self._options.may_continue():
                 return removed
+            self._table.log.commit_log.require(Maintenance.DATA_CLEANUP)  # a round may take long
             batch = garbage[begin : begin + _AT_ONCE]
             self._store.delete([each.file.path for each in batch])
             removed += len(batch)
