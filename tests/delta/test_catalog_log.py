@@ -13,7 +13,7 @@ from support.lake.memory_catalog import TABLE_ID, CatalogCall, MemoryCatalog
 from support.lake.memory_store import Call, MemoryStore
 from tandem.delta.actions import Action, AddFile, DomainMetadata
 from tandem.delta.log.catalog_log import CatalogLog, staged_name
-from tandem.delta.log.commit_log import Maintenance
+from tandem.delta.log.commit_log import MaintenanceRight
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.listing import STAGED
 from tandem.delta.log.maintenance import clean, maintain, write_checkpoint
@@ -482,7 +482,7 @@ def test_F33_what_the_catalog_does_not_permit_is_not_written(
     before = table.store.paths()
     with pytest.raises(CatalogForbids, match="no DATA_REORGANIZATION") as refused:
         table.log.commit_after(
-            snapshot, actions, token="t", maintenance=Maintenance.DATA_REORGANIZATION
+            snapshot, actions, token="t", maintenance=MaintenanceRight.DATA_REORGANIZATION
         )
     assert refused.value.reason is Reason.CATALOG_FORBIDS
     assert refused.value.found == ("DATA_CLEANUP" if permissions else "none")
