@@ -41,6 +41,7 @@ class Jvm:
     opened: threading.Event = field(default_factory=threading.Event)
     alive: bool = True
     log: Path = Path("spark.log")
+    environ: dict[str, str] = field(default_factory=dict)
 
     @property
     def connected(self) -> bool:
@@ -80,8 +81,8 @@ class Started:
 def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Started:
     jvms: list[Jvm] = []
 
-    def start(*_: object) -> Jvm:
-        jvms.append(Jvm())
+    def start(*_: object, environ: dict[str, str]) -> Jvm:
+        jvms.append(Jvm(environ=environ))
         return jvms[-1]
 
     monkeypatch.setattr(local_spark, "LocalJvm", start)
@@ -147,6 +148,34 @@ def test_a_job_that_waits_for_another_jvm_is_cancelled(started: Started) -> None
     stays.end()
     assert stays.failure is None
     assert len(started.jvms) == 1
+
+
+def test_a_job_with_other_credentials_has_another_jvm(
+    started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_key(name: str, key: str) -> Job:
+        environ = (("AWS_ACCESS_KEY_ID", key),)
+        return Job(started.spark, replace(SMALL, name=name, environ=environ))
+
+    first, same = with_key("first", "1"), with_key("same", "1")
+    await_that(lambda: started.jvms, "a JVM")
+    started.jvms[0].opened.set()
+    assert first.has_spark.wait(100)
+    assert same.has_spark.wait(100)
+    waits = with_key("waits", "2")
+    same.end()
+    first.end()
+    await_that(lambda: len(started.jvms) == 2, "another JVM")
+    assert [jvm.environ["AWS_ACCESS_KEY_ID"] for jvm in started.jvms] == ["1", "2"]
+    started.jvms[1].opened.set()
+    assert waits.has_spark.wait(100)
+    # Rather than with credentials of another table, a job fails.
+    monkeypatch.setattr(local_spark, "_PATIENCE_S", 0.05)
+    refused = with_key("refused", "3")
+    refused.thread.join(100)
+    assert isinstance(refused.failure, SparkBusy)
+    waits.end()
+    assert len(started.jvms) == 2
 
 
 def test_a_dead_jvm_is_replaced_beside_a_job_that_waits_for_a_round(started: Started) -> None:

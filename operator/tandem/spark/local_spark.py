@@ -267,7 +267,8 @@ class LocalSpark:
             shutil.rmtree(bounds.folder, ignore_errors=True)
             bounds.folder.mkdir(exist_ok=True)
             log = self._logs / "spark.log"
-            jvm = LocalJvm("tandem", bounds.conf(), log, bounds.data, dict(request.environ))
+            environ = dict(request.environ)
+            jvm = LocalJvm("tandem", bounds.conf(), log, bounds.data, environ=environ)
             return _Shared(jvm, True, request.environ)
         log = self._logs / f"{request.name}.log"
         cores, heap = session.sizes_here()
