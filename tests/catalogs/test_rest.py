@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import socket
 import ssl
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 import pytest
 import trustme
@@ -194,6 +196,126 @@ def test_answers_that_are_none_of_a_catalog(service: Service, reply: Reply, mess
     assert len(service.requests) == 1
 
 
+HEAD = b"HTTP/1.1 200 OK\r\n"
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+@contextmanager
+def sending(*parts: bytes, pause_s: float = 0, family: int = socket.AF_INET) -> Iterator[str]:
+    """A server that sends these bytes to each connection, a pause before each part but the first,
+    and closes it; its URL."""
+    over = threading.Event()
+    address = "::1" if family == socket.AF_INET6 else "127.0.0.1"
+    with socket.create_server((address, 0), family=family, backlog=64) as listener:
+
+        def serve(connection: socket.socket) -> None:
+            with connection, suppress(OSError):  # the client has gone
+                connection.recv(1 << 16)
+                for number, part in enumerate(parts):
+                    if number and over.wait(pause_s):
+                        return
+                    connection.sendall(part)
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(1 << 16):
+                    pass
+
+        def accept() -> None:
+            with suppress(OSError):  # shut down
+                while True:
+                    connection = listener.accept()[0]
+                    connections.append(connection)
+                    threads.append(threading.Thread(target=serve, args=(connection,)))
+                    threads[-1].start()
+
+        connections: list[socket.socket] = []
+        threads = [threading.Thread(target=accept)]
+        threads[0].start()
+        try:
+            host = f"[{address}]" if ":" in address else address
+            yield f"http://{host}:{listener.getsockname()[1]}"
+        finally:
+            over.set()
+            for each in (listener, *connections):
+                with suppress(OSError):  # closed
+                    each.shutdown(socket.SHUT_RDWR)
+            for thread in threads:
+                thread.join()
+
+
+def whole(body: bytes) -> bytes:
+    return HEAD + b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (CHUNKED + b"-5\r\nabc", "read length"),
+        (CHUNKED + b"-1\r\nabc", "IncompleteRead"),
+        (CHUNKED + b"zz\r\nabc", "IncompleteRead"),
+        # What is there of it is JSON.
+        (HEAD + b'Content-Length: 100\r\n\r\n{"a": 1}', "ends 92 bytes early"),
+        (HEAD + b"Content-Length: 100\r\n\r\n", "ends 100 bytes early"),
+        (HEAD + b"A: b\r\n" * 200 + b"\r\n{}", "more than 100 headers"),
+        (whole(b"[" * 100_000), "is not JSON"),
+        (whole(b'{"a":' * 100_000), "is not JSON"),
+        (whole(b'{"a": %s}' % (b"1" * 5000)), "is not JSON"),
+        (whole(b'{"a": NaN}'), "is not JSON"),
+        (whole(b'{"a": -Infinity}'), "is not JSON"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "BadStatusLine"),
+        (b"\x15\x03\x01\x00\x02\x02\x46", "BadStatusLine"),
+        (b"HTTP/1.1 200 \x1b[2J\r\n" + b"x" * 70_000, "LineTooLong"),
+    ],
+)
+def test_bytes_that_are_no_answer(answer: bytes, words: str) -> None:
+    """What was sent may have been carried out all the same."""
+    with sending(answer) as url:
+        rest = Rest(url, lambda: TOKEN, ceiling_s=0.5)
+        with pytest.raises(StorageError, match=words):
+            rest.get(())
+        with pytest.raises(OutcomeUnknown, match=words) as found:
+            rest.post((), {})
+    assert "\x1b" not in str(found.value)
+
+
+def test_a_chunk_without_an_end_is_not_kept_in_memory() -> None:
+    """Python's own client reads a chunk of -1 bytes up to the end of the connection."""
+    with (
+        sending(CHUNKED + b"-1\r\n", *[b" " * (8 << 20)] * 40) as url,
+        pytest.raises(OutcomeUnknown, match="too long"),
+    ):
+        Rest(url, lambda: "").post((), {})
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (b"HTTP/1.1 200 OK\r\n", *[b"A: b\r\n"] * 60),
+        (HEAD + b"Content-Length: 60\r\n\r\n", *[b" "] * 60),
+        (b"", *[b"HTTP/1.1 100 Continue\r\n\r\n"] * 60),
+    ],
+)
+def test_an_answer_that_comes_byte_by_byte(parts: Sequence[bytes]) -> None:
+    """A time limit of each byte alone would be none."""
+    with sending(*parts, pause_s=0.25) as url:
+        begun = time.monotonic()
+        with pytest.raises(OutcomeUnknown, match="TimeoutError"):
+            Rest(url, lambda: "", ceiling_s=2).post((), {})
+        assert time.monotonic() - begun < 8
+
+
+def test_an_address_of_ipv6() -> None:
+    with sending(whole(b"{}"), family=socket.AF_INET6) as url:
+        assert Rest(url, lambda: "", ceiling_s=2).get(()).ok
+    with pytest.raises(StorageError, match="did not answer"):
+        Rest("http://[::1]", lambda: "", ceiling_s=0.5).get(())
+
+
+@pytest.mark.parametrize("host", ["a..b", "-", ".", f"{'a' * 64}.example"])
+def test_hosts_that_are_no_names(host: str) -> None:
+    with pytest.raises(StorageError, match="did not answer"):
+        Rest(f"http://{host}", lambda: "", ceiling_s=0.5).get(())
+
+
 def test_a_refusal_without_json_is_described(service: Service) -> None:
     service.replies = [(403, {"Content-Type": "text/html"}, b"<html>no</html>")]
     assert service.rest().get(()).described == "HTTP 403 (answer of type text/html)"
@@ -204,7 +326,12 @@ def test_the_token_is_in_no_error(service: Service) -> None:
     echoed = f'{{"error": {{"type": "X{TOKEN}", "message": "bad token {TOKEN}"}}}}'.encode()
     service.replies = [(401, {}, echoed)]
     shown = [rest.get(()).described, repr(rest), repr(rest.get(()))]
-    for reply in (None, (500, {}, echoed), (302, {"Location": f"/{TOKEN}"}, b"")):
+    for reply in (
+        None,
+        (500, {}, echoed),
+        (302, {"Location": f"/{TOKEN}"}, b""),
+        (200, {"Content-Type": TOKEN}, b"<html>"),
+    ):
         service.replies = [reply]
         with pytest.raises(TandemError) as found:
             rest.post((), {})
@@ -217,7 +344,17 @@ def test_the_token_is_in_no_error(service: Service) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "uc:8080", "ftp://uc/", "https://user:password@uc/", "https://uc/?token=password"]
+    "url",
+    [
+        "",
+        "uc:8080",
+        "ftp://uc/",
+        "https://user:password@uc/",
+        "https://uc/?token=password",
+        "https://[::::]",
+        "https://[1.2.3.4]",
+        "https://uc:99999",
+    ],
 )
 def test_urls_that_are_refused(url: str) -> None:
     with pytest.raises(InvalidSpec, match="not the URL of a catalog") as found:

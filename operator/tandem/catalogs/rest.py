@@ -7,7 +7,9 @@ get the token, and a catalog has no reason to name one. The proxies of the envir
 
 from __future__ import annotations
 
+import functools
 import http.client
+import io
 import json
 import random
 import select
@@ -18,7 +20,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, cast
 from urllib.parse import quote, urlencode, urlsplit
 
 from tandem.errors import InvalidSpec, OutcomeUnknown, StorageError
@@ -26,14 +28,19 @@ from tandem.json_types import Json
 from tandem.storage.options import URL
 from tandem.storage.paths import without_userinfo
 from tandem.storage.time_limits import TimeLimits, time_limits
+from tandem.text import clean
 
 MOST_BYTES: Final = 64 << 20
 """Of an answer: a table has at most some dozens of commits that are not published."""
-_PIECE: Final = 1 << 20
 _KEPT: Final = 4
 """Idle connections."""
 _FIRST_PAUSE_S: Final = 0.1
-_UNREADABLE: Final = (http.client.HTTPException, OSError)
+_HEAD_BYTES: Final = 1 << 20
+"""Of an answer besides its body, at most."""
+_LONGEST: Final = 500
+"""Characters of a text of the service that a message has."""
+# ValueError: a host that is no name, a chunk of a negative size.
+_UNREADABLE: Final = (http.client.HTTPException, OSError, ValueError)
 _FAILED: Final = frozenset({500, 502, 503, 504})
 TOO_MANY: Final = "TooManyRequestsException"
 """Of an answer 429 that is about the number of requests, and not about the table."""
@@ -56,7 +63,7 @@ class Reply:
     @property
     def described(self) -> str:
         """For a message: the status, and what the service says about it."""
-        return " ".join(filter(None, (f"HTTP {self.status}", self.error, self.message[:500])))
+        return " ".join(filter(None, (f"HTTP {self.status}", self.error, self.message)))
 
 
 class _NotSent(Exception):
@@ -87,19 +94,10 @@ class Rest:
         ceiling_s: float | None = None,
         context: ssl.SSLContext | None = None,
     ) -> None:
-        if URL.fullmatch(url) is None:
-            raise InvalidSpec(
-                "this is not the URL of a catalog",
-                field="spec.catalog",
-                found=without_userinfo(url)[:200],
-                expected="https://host:port, without user and query",
-            )
-        parts = urlsplit(url)
+        self._host, self._port, self._path, is_https = _parts(url)
         self.url = url.rstrip("/")
-        self._host, self._port = parts.hostname or "", parts.port
-        self._path = parts.path.rstrip("/")
         self._context = None
-        if parts.scheme.lower() == "https":
+        if is_https:
             self._context = context or ssl.create_default_context()
         self._token = token
         self._limits: TimeLimits = time_limits({}, ceiling_s)
@@ -124,8 +122,8 @@ class Rest:
         """Send a request that must not be sent twice by chance: only one that the service cannot
         have begun with is sent again.
 
-        Raises: OutcomeUnknown if the answer was lost, or says that the service has failed;
-            StorageError if the request was not sent, or the answer is none of such a service.
+        Raises: OutcomeUnknown if the answer was lost or cannot be read, or says that the service
+            has failed; StorageError if the request was not sent, or is redirected.
         """
         return self._tries("POST", self._target(path), json.dumps(body).encode())
 
@@ -146,10 +144,11 @@ class Rest:
                     raise self._unanswered(error, OutcomeUnknown) from None
                 problem = self._unanswered(error)
             else:
-                answer = self._read(status, headers, content)
+                kind = StorageError if body is None else OutcomeUnknown
+                answer = self._read(status, headers, content, kind)
                 wait_s = _retry_after(headers)
                 if status in _FAILED:
-                    problem = self._failed(answer, StorageError if body is None else OutcomeUnknown)
+                    problem = self._failed(answer, kind)
                     if body is not None:
                         raise problem
                 elif status == 429 and (wait_s is not None or answer.error == TOO_MANY):
@@ -180,6 +179,8 @@ class Rest:
         if body is not None:
             headers["Content-Type"] = "application/json"
         connection = self._connection()
+        until_s = time.monotonic() + self._limits.one_try.total_seconds()
+        connection.response_class = cast(Any, functools.partial(_Response, until_s=until_s))
         keep = False
         try:
             try:
@@ -187,7 +188,7 @@ class Rest:
                     connection.connect()
                     assert connection.sock is not None
                     connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    connection.sock.settimeout(self._limits.one_try.total_seconds())
+                connection.sock.settimeout(self._limits.one_try.total_seconds())
             except ssl.SSLCertVerificationError as error:
                 raise self._unanswered(error) from None
             except _UNREADABLE as error:
@@ -195,9 +196,11 @@ class Rest:
             try:
                 connection.request(method, target, body, headers)
                 answer = connection.getresponse()
-                content = _content(answer, self._limits.one_try.total_seconds())
+                content = answer.read(MOST_BYTES + 1)
             except _UNREADABLE as error:
                 raise _Lost(_named(error)) from None
+            if answer.length and len(content) <= MOST_BYTES:
+                raise _Lost(f"an answer that ends {answer.length} bytes early")
             keep = not answer.will_close and len(content) <= MOST_BYTES
             found = {name.lower(): value for name, value in answer.getheaders()}
             return answer.status, found, content
@@ -228,21 +231,24 @@ class Rest:
                 return
         connection.close()
 
-    def _read(self, status: int, headers: Mapping[str, str], content: bytes) -> Reply:
-        """Raises: StorageError if it is not JSON, or asks to go elsewhere."""
+    def _read(
+        self, status: int, headers: Mapping[str, str], content: bytes, kind: type[StorageError]
+    ) -> Reply:
+        """Raises: `kind` if it is not JSON, StorageError if it asks to go elsewhere."""
         if 300 <= status < 400:
             raise self._foreign(f"HTTP {status}", "redirects are not followed")
         if len(content) > MOST_BYTES:
-            raise self._foreign(f"more than {MOST_BYTES} bytes", "the answer is too long")
+            raise self._foreign(f"more than {MOST_BYTES} bytes", "the answer is too long", kind)
         try:
-            body = json.loads(content) if content.strip() else {}
-        except ValueError:
+            body = _decoded(content) if content.strip() else {}
+        except (ValueError, RecursionError):
             body = None
         if not isinstance(body, dict):
-            kind = headers.get("content-type", "no type")[:100]
+            of_type = self._hidden(headers.get("content-type", "no type"))[:100]
             if 200 <= status < 300:
-                raise self._foreign(f"HTTP {status} with {kind}", "the answer is not JSON")
-            return Reply(status, {}, "", f"(answer of type {kind})")
+                found = f"HTTP {status} with {of_type}"
+                raise self._foreign(found, "the answer is not JSON", kind)
+            return Reply(status, {}, "", f"(answer of type {of_type})")
         # `error` of the Delta API; the fields themselves of the other calls.
         error = body.get("error")
         told = error if isinstance(error, dict) else body
@@ -252,12 +258,14 @@ class Rest:
         return Reply(status, body, name, self._hidden(str(told.get("message") or "")))
 
     def _hidden(self, text: str) -> str:
-        """A text of the service, which may repeat what it was sent."""
+        """A text of the service, which may repeat what it was sent, for a message."""
         token = self._token()
-        return text.replace(token, "…") if token else text
+        return clean(text.replace(token, "…") if token else text, _LONGEST)
 
-    def _foreign(self, found: str, message: str) -> StorageError:
-        return StorageError(
+    def _foreign(
+        self, found: str, message: str, kind: type[StorageError] = StorageError
+    ) -> StorageError:
+        return kind(
             message,
             resource=self.url,
             found=found,
@@ -271,7 +279,7 @@ class Rest:
         return kind(
             "the catalog did not answer",
             resource=self.url,
-            found=str(error)[:300],
+            found=self._hidden(str(error)),
             remedy="Check that it runs, and that this address can be reached from here",
         )
 
@@ -284,19 +292,69 @@ class Rest:
         )
 
 
-def _content(answer: http.client.HTTPResponse, within_s: float) -> bytes:
-    """The body of an answer, as far as it is wanted. Raises: TimeoutError if it takes longer: the
-    time limit of a connection is that of each of its pieces."""
-    until, pieces, size = time.monotonic() + within_s, list[bytes](), 0
-    while size <= MOST_BYTES and (piece := answer.read1(_PIECE)):
-        pieces.append(piece)
-        size += len(piece)
-        if time.monotonic() > until:
-            raise TimeoutError("its answer takes too long")
-    if size <= MOST_BYTES and answer.length:
-        raise http.client.IncompleteRead(b"", answer.length)
-    answer.close()  # only `read` does so at the end
-    return b"".join(pieces)
+def _parts(url: str) -> tuple[str, int, str, bool]:
+    """Host, port and path, and whether it is of TLS. Raises: InvalidSpec."""
+    if URL.fullmatch(url) is not None:
+        try:
+            parts = urlsplit(url)
+            is_https = parts.scheme.lower() == "https"
+            # Always with a port: the library would take one from the end of an IPv6 address.
+            port = parts.port if parts.port is not None else (443 if is_https else 80)
+            return parts.hostname or "", port, parts.path.rstrip("/"), is_https
+        except ValueError:  # no such port, or no address between the brackets
+            pass
+    raise InvalidSpec(
+        "this is not the URL of a catalog",
+        field="spec.catalog",
+        found=without_userinfo(url)[:200],
+        expected="https://host:port, without user and query",
+    )
+
+
+class _Response(http.client.HTTPResponse):
+    """An answer that ends in time and is not too long, however it is sent.
+
+    Args:
+        until_s: until when it may be read, by the monotonic clock.
+    """
+
+    def __init__(self, sock: socket.socket, *args: Any, until_s: float, **options: Any) -> None:
+        super().__init__(sock, *args, **options)
+        raw = cast(socket.SocketIO, self.fp.detach())
+        self.fp = io.BufferedReader(_Limited(raw, sock, until_s))
+
+
+class _Limited(io.RawIOBase):
+    def __init__(self, raw: socket.SocketIO, sock: socket.socket, until_s: float) -> None:
+        self._raw, self._sock, self._until_s = raw, sock, until_s
+        self._left = MOST_BYTES + 1 + _HEAD_BYTES
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int | None:
+        left_s = self._until_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("no whole answer in time")
+        self._sock.settimeout(left_s)
+        count = self._raw.readinto(buffer)
+        self._left -= count or 0
+        if self._left < 0:
+            raise http.client.HTTPException("the answer is too long")
+        return count
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+def _decoded(content: bytes) -> Any:
+    """Raises: ValueError, RecursionError."""
+
+    def refuse(name: str) -> None:
+        raise ValueError(f"{name} is no number of JSON")
+
+    return json.loads(content, parse_constant=refuse)
 
 
 def _close(connections: list[http.client.HTTPConnection]) -> None:
