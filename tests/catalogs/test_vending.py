@@ -212,12 +212,12 @@ def test_the_token_of_the_catalog_is_in_nothing_that_a_run_leaves(
         "HOME": str(home),
     }
     url = f"{proxy.url.replace('http:', 'unity+http:')}/{table.full_name}"
-    said = ""
+    said, codes = "", list[int]()
     for command in (
-        ["compact", url, "--type", "Major"],
+        ["compact", url],
         ["delete", url, "--where", "id = 3"],
-        ["status", url],
-        ["status", url.replace(table.name, "absent")],
+        ["table", "show", url],
+        ["table", "show", url.replace(table.name, "absent")],
     ):
         done = subprocess.run(
             [sys.executable, "-m", "tandem.cli.main", *command],
@@ -228,6 +228,8 @@ def test_the_token_of_the_catalog_is_in_nothing_that_a_run_leaves(
             cwd=tmp_path,
         )
         said += done.stdout + done.stderr
+        codes.append(done.returncode)
+    assert codes == [0, 0, 0, 1], said
     assert TOKEN not in said
     assert {call.token for call in proxy.calls} == {TOKEN}  # it was used
     left = [path for root in (table.folder, tmp_path) for path in root.rglob("*") if path.is_file()]
