@@ -383,7 +383,7 @@ def test_a_ratified_commit_whose_file_is_gone_is_named() -> None:
 
 
 @pytest.mark.parametrize("is_ours", [False, True], ids=["another's", "ours"])
-def test_what_is_published_and_was_not_ratified_takes_the_place_of_no_commit(
+def test_F31_what_is_published_and_was_not_ratified_takes_the_place_of_no_commit(
     *, is_ours: bool
 ) -> None:
     """A catalog that is restored from a backup has lost versions that are published."""
@@ -391,7 +391,8 @@ def test_what_is_published_and_was_not_ratified_takes_the_place_of_no_commit(
     table.put("lost")
     table.catalog.latest = table.catalog.published = 0
     if is_ours:
-        assert table.log.commit_after(table.log.snapshot(), table.actions("ours"), token="t") is None
+        snapshot, actions = table.log.snapshot(), table.actions("ours")
+        assert table.log.commit_after(snapshot, actions, token="t") is None
     else:
         table.unpublish()
         table.put("ours")
