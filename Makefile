@@ -102,6 +102,7 @@ matrix: setup ## Every foreign writer with every operation; every case; the big 
 	  PYTHONPATH=operator:tests $(BIN)/python -m mergelog.search --seeds 0:3000 $$kind || exit 1; done
 	@PYTHONPATH=operator:tests $(BIN)/python -m simulator --seeds 0:3000 --processes 2
 	@PYTHONPATH=operator:tests $(BIN)/python -m simulator --logged --seeds 0:1000 --processes 2
+	@PYTHONPATH=operator:tests $(BIN)/python -m simulator --managed --seeds 0:500 --processes 2
 
 .PHONY: search
 search: setup ## Every history of two and three operations, with and without vectors (hours)

@@ -42,11 +42,13 @@ class Played:
         self.stories += other.stories
 
 
-def play(seeds: Sequence[int], *, tell: bool = False, logged: bool = False) -> Played:
+def play(
+    seeds: Sequence[int], *, tell: bool = False, logged: bool = False, managed: bool = False
+) -> Played:
     """Play these, until one fails."""
     played = Played()
     for seed in seeds:
-        history = History(seed, merge_on_read=logged)
+        history = History(seed, merge_on_read=logged, managed=managed)
         try:
             history.run()
         except Violation as violation:
@@ -64,15 +66,17 @@ def play(seeds: Sequence[int], *, tell: bool = False, logged: bool = False) -> P
     return played
 
 
-def parts(seeds: range, processes: int, *, tell: bool, logged: bool) -> Iterator[Played]:
+def parts(
+    seeds: range, processes: int, *, tell: bool, logged: bool, managed: bool
+) -> Iterator[Played]:
     """A few seeds at a time, in as many processes."""
     if processes == 1:
         for seed in seeds:
-            yield play([seed], tell=tell, logged=logged)
+            yield play([seed], tell=tell, logged=logged, managed=managed)
         return
     with ProcessPoolExecutor(processes) as pool:
         yield from pool.map(
-            partial(play, logged=logged),
+            partial(play, logged=logged, managed=managed),
             [seeds[at : at + AT_ONCE] for at in range(0, len(seeds), AT_ONCE)],
         )
 
@@ -84,12 +88,14 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--story", action="store_true", help="print the story of every seed")
     parser.add_argument("--logged", action="store_true", help="merge-on-read tables only")
+    parser.add_argument("--managed", action="store_true", help="tables of a catalog only")
     asked = parser.parse_args()
     first, _, end = asked.seeds.partition(":")
     seeds = range(int(first), int(end) if end else int(first) + 1)
     began = time.monotonic()
     played = Played()
-    for part in parts(seeds, asked.processes, tell=asked.story, logged=asked.logged):
+    how = {"tell": asked.story, "logged": asked.logged, "managed": asked.managed}
+    for part in parts(seeds, asked.processes, **how):
         played.add(part)
         if played.failed:
             sys.stdout.write(f"{played.failed}\n")
