@@ -13,7 +13,7 @@ from support.lake.memory_catalog import TABLE_ID, CatalogCall, MemoryCatalog
 from support.lake.memory_store import Call, MemoryStore
 from tandem.delta.actions import Action, AddFile, DomainMetadata
 from tandem.delta.log.catalog_log import CatalogLog, staged_name
-from tandem.delta.log.commit_log import Maintenance
+from tandem.delta.log.commit_log import MaintenanceRight
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.listing import STAGED
 from tandem.delta.log.maintenance import clean, maintain, write_checkpoint
@@ -200,13 +200,17 @@ def test_a_refusal_of_what_was_accepted_is_ours_by_its_name() -> None:
     assert table.files() == {"ours"}
 
 
-def test_another_writer_wins_between_our_staging_and_our_request() -> None:
+@pytest.mark.parametrize("published", [True, False])
+def test_F26_another_writer_wins_between_our_staging_and_our_request(*, published: bool) -> None:
     """Its answer alone looks like a lost one of ours."""
     table = Managed()
     snapshot, actions = table.log.snapshot(), table.actions("ours")
 
     def others(_call: CatalogCall) -> None:
+        if not published:
+            table.unpublish()
         table.put("theirs")
+        table.heal()
 
     table.catalog.fault = _on("add_commit", "before", others)
     newest = table.log.commit_after(snapshot, actions, token="t")
@@ -478,7 +482,7 @@ def test_F33_what_the_catalog_does_not_permit_is_not_written(
     before = table.store.paths()
     with pytest.raises(CatalogForbids, match="no DATA_REORGANIZATION") as refused:
         table.log.commit_after(
-            snapshot, actions, token="t", maintenance=Maintenance.DATA_REORGANIZATION
+            snapshot, actions, token="t", maintenance=MaintenanceRight.DATA_REORGANIZATION
         )
     assert refused.value.reason is Reason.CATALOG_FORBIDS
     assert refused.value.found == ("DATA_CLEANUP" if permissions else "none")

@@ -36,7 +36,6 @@ from tandem.operations.machine.events import (
     CommitFound,
     CommitLost,
     CommitPut,
-    CommitRefused,
     CommitUnknown,
     Decided,
     EarlierFound,
@@ -48,6 +47,7 @@ from tandem.operations.machine.events import (
     Event,
     JobLost,
     JobRunning,
+    LocksGone,
     LocksGranted,
     LocksWaiting,
     PlanMade,
@@ -231,7 +231,7 @@ def test_a_running_job_is_taken_over_and_its_round_waited_for(round_: int) -> No
         TableRead(4),
         Decided(4, Verdict.COMMIT),
         EffectDone(Point.WRITE_SIDECARS),
-        CommitRefused(revoked=False),
+        LocksGone(revoked=False),
         LocksGranted(6),
     ]
     _, effects = play(reconciled)
@@ -367,7 +367,7 @@ def test_I28_an_operation_that_waited_for_locks_plans_again() -> None:
 
 
 def test_I25_a_revoked_holder_publishes_nothing_and_queues_again() -> None:
-    state, effects = play([*DECIDED, CommitRefused(revoked=True)])
+    state, effects = play([*DECIDED, LocksGone(revoked=True)])
     assert Point.PUT_COMMIT not in points(effects)
     assert closing(state).again
     assert not closing(state).counted
@@ -537,8 +537,8 @@ _RANDOM_EVENTS = st.one_of(
             RoundDone(0),
             YieldRequired("x", YieldCause.COMMIT),
             *(Decided(3, verdict) for verdict in Verdict),
-            CommitRefused(True),
-            CommitRefused(False),
+            LocksGone(True),
+            LocksGone(False),
             CommitPut(RESULT),
             CommitLost(),
             CommitUnknown(),
@@ -562,7 +562,7 @@ _ANSWERS = {
     Point.START_JOB: (StartRefused, EffectDone),
     Point.POLL_JOB: (JobRunning, JobLost, RoundDone, YieldRequired),
     Point.RECONCILE: (Decided, YieldRequired),
-    Point.ENTER_COMMIT: (CommitRefused, YieldRequired, EffectDone),
+    Point.ENTER_COMMIT: (LocksGone, YieldRequired, EffectDone),
     Point.PUT_COMMIT: (CommitPut, CommitLost, CommitUnknown),
     Point.LOOK_UP_COMMIT: (CommitPut, CommitLost),
     Point.END_ATTEMPT: (AbandonRefused, AbandonedBefore, EndedBeforeStart, EffectDone),

@@ -28,7 +28,6 @@ from tandem.operations.machine.events import (
     AttemptAdopted,
     CommitLost,
     CommitPut,
-    CommitRefused,
     CommitUnknown,
     EarlierFound,
     Effect,
@@ -38,6 +37,7 @@ from tandem.operations.machine.events import (
     Event,
     JobLost,
     JobRunning,
+    LocksGone,
     LocksGranted,
     LocksWaiting,
     PlanMade,
@@ -241,7 +241,7 @@ def test_Z20_an_outcome_that_stays_unknown_deletes_nothing() -> None:
 
 
 def test_a_lost_lease_stops_the_work_before_its_commit() -> None:
-    lost: list[Event] = [*DECIDED, CommitRefused(revoked=False)]
+    lost: list[Event] = [*DECIDED, LocksGone(revoked=False)]
     _, effects = play([*lost, LocksGranted(9)])
     assert points(effects)[-2:] == [Point.ACQUIRE_LOCKS, Point.ENTER_COMMIT]
     assert Point.PUT_COMMIT not in points(effects)
@@ -483,6 +483,6 @@ def test_yields_of_an_operation_that_never_locks_exclusively_change_nothing() ->
     assert status(state).yields is None
     state = OperationState(Request(Limits()))
     assert not state.exclusive
-    revoked: list[Event] = [*DECIDED, CommitRefused(revoked=True)]
+    revoked: list[Event] = [*DECIDED, LocksGone(revoked=True)]
     state, _ = play(revoked)
     assert closing(state).ending.reason is Reason.WAITING_FOR_LOCK

@@ -45,10 +45,11 @@ class Struck(StrEnum):
 
 @dataclass
 class SimulatedCatalog:
-    """The catalog of the world's table."""
+    """The catalog of the world's table. `publish` is how often other writers publish."""
 
     world: World
     rng: random.Random
+    publish: float = 0.4
     table: MemoryCatalog = field(init=False)
     late: list[Callable[[], None]] = field(default_factory=list)
     _checked: tuple[list[int], int, int] | None = None
@@ -78,7 +79,7 @@ class SimulatedCatalog:
         except BacklogFull:
             self.log().publish(version - 1)
             self.table.add_commit(staged, table_id=TABLE_ID, domains=domains)
-        if self.rng.random() < 0.4:
+        if self.rng.random() < self.publish:
             self.log().publish(version)
 
     # What strikes

@@ -13,13 +13,15 @@ from simulator.catalog import LIMIT, Struck
 from simulator.crashing import happened_once, nothing_is_left
 from simulator.history import History
 from simulator.single import Single
-from simulator.zombies import clean_as_if_dead
+from simulator.zombies import LATER_MS, RULES, clean_as_if_dead
 from support.cases import JOBLESS, PLAIN
 from support.lake.faults import Call, ProcessDied
 from support.lake.memory_catalog import CatalogCall
 from support.present import present
 from support.some import in_turn
-from tandem.errors import Reason
+from tandem.errors import CatalogForbids, Reason
+from tandem.operations.clean import CleaningOptions, clean
+from tandem.operations.clean_facts import CleaningDependencies
 from tandem.operations.machine.events import Effect, Event, Point
 from tandem.spec.status import Phase
 
@@ -151,13 +153,18 @@ def test_F29_a_request_that_arrives_beside_an_abandonment(kind: str, arrives: st
     _no_more(single)
 
 
+@pytest.mark.parametrize("published", [0, 1])
 @pytest.mark.parametrize("order", [("request", "rival"), ("rival", "request")])
 @pytest.mark.parametrize("kind", KINDS)
-def test_F32_a_request_and_a_rival_in_either_order(kind: str, order: tuple[str, str]) -> None:
+def test_F32_a_request_and_a_rival_in_either_order(
+    kind: str, order: tuple[str, str], published: int
+) -> None:
     """The answer to the first request does not come; it and another writer's commit arrive before
-    the session looks."""
+    the session looks, and the rival publishes or not."""
     single = Single(kind, managed=True)
     catalog = present(single.world.catalog)
+    single.world.log.commit_log.publish(catalog.table.latest)
+    catalog.publish = published
 
     def strike(call: CatalogCall, _number: int) -> None:
         if call.name == "add_commit" and call.when == "before" and not catalog.late:
@@ -235,3 +242,28 @@ def test_F33_changes_of_rows_need_no_permission(kind: str) -> None:
     single = Single(kind, managed=True)
     present(single.world.catalog).table.permissions = None
     happened_once(single, single.end())
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_F33_nothing_is_cleaned_without_permission(*, begun: bool) -> None:
+    """Nor in a round that began with it."""
+    single = Single("compaction", managed=True)
+    catalog = present(single.world.catalog)
+    granted = catalog.table.permissions
+    happened_once(single, single.end())
+    single.world.clock.now += LATER_MS
+    files = set(single.world.store.paths())
+    ports = single.world.ports()
+    means = CleaningDependencies(ports.clock, ports.processes, ports.nonces)
+
+    def revoked() -> bool:
+        catalog.table.permissions = frozenset({"DATA_REORGANIZATION"})
+        return True
+
+    if not begun:
+        revoked()
+    with pytest.raises(CatalogForbids, match="no DATA_CLEANUP"):
+        clean(single.base, RULES, means, CleaningOptions(may_continue=revoked))
+    assert files - set(single.world.store.paths()) == set()
+    catalog.table.permissions = granted
+    assert clean(single.base, RULES, means).garbage

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tandem.delta import protocol
-from tandem.delta.log.commit_log import Maintenance
+from tandem.delta.log.commit_log import MaintenanceRight
 from tandem.delta.log.listing import LOG
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.properties import files_kept_ms
@@ -202,7 +202,7 @@ class CleaningRound:
             resource=self._table.display,
             asked="cleaning",
         )
-        self._table.log.commit_log.require(Maintenance.DATA_CLEANUP)
+        self._table.log.commit_log.require(MaintenanceRight.DATA_CLEANUP)
         found = self._listed(live_files(first))
         now_ms = self._dependencies.clock.now_ms()
         unfinished = self._facts_reader.unfinished(first, found)
@@ -316,6 +316,9 @@ class CleaningRound:
         for begin in range(0, len(garbage), _AT_ONCE):
             if not self._options.may_continue():
                 return removed
+            self._table.log.commit_log.require(
+                MaintenanceRight.DATA_CLEANUP
+            )  # a round may take long
             batch = garbage[begin : begin + _AT_ONCE]
             self._store.delete([each.file.path for each in batch])
             removed += len(batch)

@@ -12,11 +12,11 @@ from typing import Literal
 
 from support.lake.delta_log import commit_name
 from support.lake.memory_store import MemoryStore
-from tandem.delta.log.commit_log import CatalogState, Maintenance, RatifiedCommit
+from tandem.delta.log.commit_log import CatalogState, MaintenanceRight, RatifiedCommit
 from tandem.errors import BacklogFull, CommitRefused
 
 TABLE_ID = "0b1f2f3b-8a11-4c1e-9a51-5d6ad3b46b8c"
-ALL = frozenset(map(str, Maintenance))
+ALL = frozenset(map(str, MaintenanceRight))
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ import structlog
 from tandem.delta.log.commit_log import (
     CatalogState,
     CatalogTable,
-    Maintenance,
+    MaintenanceRight,
     NewCommit,
     Put,
     RatifiedCommit,
@@ -190,7 +190,7 @@ class CatalogLog:
             remedy="Delete that checkpoint: the catalog has the commit, which stays",
         )
 
-    def require(self, maintenance: Maintenance | None) -> None:
+    def require(self, maintenance: MaintenanceRight | None) -> None:
         if maintenance is not None:
             self._check_permitted(self._load(), maintenance)
 
@@ -208,7 +208,7 @@ class CatalogLog:
                 "catalog of it, as Spark",
             )
 
-    def _check_permitted(self, state: CatalogState, maintenance: Maintenance | None) -> None:
+    def _check_permitted(self, state: CatalogState, maintenance: MaintenanceRight | None) -> None:
         """Raises: CatalogForbids. A catalog that does not say permits nothing."""
         if maintenance is None or maintenance in (state.permissions or ()):
             return

@@ -21,7 +21,7 @@ from tandem.errors import AlreadyExists, ObjectNotFound
 from tandem.storage.store import Store, exists
 
 
-class Maintenance(StrEnum):
+class MaintenanceRight(StrEnum):
     """What a catalog may permit to a client, by name (protocol, "Maintenance Operations on
     Catalog-managed Tables"). Commits that change rows need no such permission."""
 
@@ -30,9 +30,9 @@ class Maintenance(StrEnum):
     METADATA_CLEANUP = "METADATA_CLEANUP"
 
 
-def maintenance_of(kind: OperationKind) -> Maintenance | None:
+def maintenance_of(kind: OperationKind) -> MaintenanceRight | None:
     """What a commit of this kind needs; None for those that need the right to modify only."""
-    return Maintenance.DATA_REORGANIZATION if kind is OperationKind.COMPACTION else None
+    return MaintenanceRight.DATA_REORGANIZATION if kind is OperationKind.COMPACTION else None
 
 
 class Put(Enum):
@@ -63,7 +63,7 @@ class NewCommit:
     timestamp_ms: int | None = None
     domains: Mapping[str, str] = field(default_factory=dict)
     changes_table: bool = False
-    maintenance: Maintenance | None = None
+    maintenance: MaintenanceRight | None = None
 
 
 class CommitLog(Protocol):
@@ -110,7 +110,7 @@ class CommitLog(Protocol):
         """Remove our commit, which lies below a checkpoint that lacks it. Raises: CorruptLog where
         that cannot be."""
 
-    def require(self, maintenance: Maintenance | None) -> None:
+    def require(self, maintenance: MaintenanceRight | None) -> None:
         """Raises: CatalogForbids."""
 
 
@@ -158,7 +158,7 @@ class FolderLog:
     def withdraw(self, version: int) -> None:
         self._store.delete([commit_path(version)])
 
-    def require(self, maintenance: Maintenance | None) -> None:
+    def require(self, maintenance: MaintenanceRight | None) -> None:
         pass  # the owner of a folder may do all
 
 

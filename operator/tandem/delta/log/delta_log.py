@@ -22,7 +22,7 @@ from tandem.delta.actions import (
 )
 from tandem.delta.log import codec
 from tandem.delta.log import listing as listing_
-from tandem.delta.log.commit_log import CommitLog, FolderLog, Maintenance, NewCommit, Put
+from tandem.delta.log.commit_log import CommitLog, FolderLog, MaintenanceRight, NewCommit, Put
 from tandem.delta.log.listing import Listing, LogPosition
 from tandem.delta.log.load import SnapshotLoader
 from tandem.delta.log.snapshot import Snapshot, in_commit_timestamps
@@ -385,7 +385,7 @@ class DeltaLog:
         actions: Sequence[Action],
         *,
         token: str,
-        maintenance: Maintenance | None = None,
+        maintenance: MaintenanceRight | None = None,
         beside: Executor | None = None,
         known: dict[int, bytes] | None = None,
         seen: list[Commit] | None = None,
@@ -474,7 +474,7 @@ class DeltaLog:
 
 
 def _new_commit(
-    version: int, actions: Sequence[Action], token: str, maintenance: Maintenance | None = None
+    version: int, actions: Sequence[Action], token: str, maintenance: MaintenanceRight | None = None
 ) -> NewCommit:
     """A commit as it is written."""
     if not actions or not isinstance(actions[0], CommitInfo):

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from tandem.delta.actions import Metadata, Protocol, RemoveFile
 from tandem.delta.log import checkpoint as checkpoint_read
 from tandem.delta.log import codec, files, listing
-from tandem.delta.log.commit_log import Maintenance
+from tandem.delta.log.commit_log import MaintenanceRight
 from tandem.delta.log.delta_log import DeltaLog, monotonic_timestamps
 from tandem.delta.log.files import FileKey, Replay, fold
 from tandem.delta.log.listing import Checkpoint, Listing, LogFileKind, read_hint, read_log
@@ -335,7 +335,7 @@ def clean(
     files = plan_cleanup(log, snapshot, now_ms=now_ms, in_use_from=in_use_from)
     if not files:
         return 0
-    log.commit_log.require(Maintenance.METADATA_CLEANUP)
+    log.commit_log.require(MaintenanceRight.METADATA_CLEANUP)
     for file in files:
         log.store.delete([file.path])
     sidecars = list(_orphaned_sidecars(log.store, now_ms))

@@ -319,7 +319,7 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True)
-class CommitRefused:
+class LocksGone:
     """The locks are gone: `revoked` for a higher priority, otherwise lost."""
 
     revoked: bool
@@ -410,7 +410,7 @@ Event = (
     | YieldRequired
     | RoundDone
     | Decided
-    | CommitRefused
+    | LocksGone
     | CommitPut
     | CommitLost
     | CommitUnknown

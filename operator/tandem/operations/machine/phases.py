@@ -17,13 +17,13 @@ from tandem.operations.machine.events import (
     AttemptAdopted,
     CommitFound,
     CommitPut,
-    CommitRefused,
     Decided,
     EarlierFound,
     Effect,
     Ending,
     JobLost,
     JobRunning,
+    LocksGone,
     LocksGranted,
     LocksWaiting,
     PlanMade,
@@ -385,7 +385,7 @@ def decided(state: OperationState, event: Decided) -> Transition:
     return fail(state, event.reason, event.why, fresh=False)
 
 
-def commit_refused(state: OperationState, event: CommitRefused) -> Transition:
+def locks_gone(state: OperationState, event: LocksGone) -> Transition:
     """Give up if a higher priority revoked the locks; acquire them again if they were lost."""
     if event.revoked:
         message = "an operation of higher priority took the locks"

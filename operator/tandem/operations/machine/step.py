@@ -25,7 +25,6 @@ from tandem.operations.machine.events import (
     CommitFound,
     CommitLost,
     CommitPut,
-    CommitRefused,
     CommitUnknown,
     Decided,
     EarlierFound,
@@ -35,6 +34,7 @@ from tandem.operations.machine.events import (
     Event,
     JobLost,
     JobRunning,
+    LocksGone,
     LocksGranted,
     LocksWaiting,
     PlanMade,
@@ -94,8 +94,8 @@ def step(state: OperationState, event: Event) -> Transition:
             return phases.round_done(state, event)
         case Decided():
             return phases.decided(state, event)
-        case CommitRefused():
-            return phases.commit_refused(state, event)
+        case LocksGone():
+            return phases.locks_gone(state, event)
         case CommitPut():
             return phases.commit_put(state, event)
         case CommitLost():

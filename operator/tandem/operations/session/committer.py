@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from tandem.delta import dv, protocol
 from tandem.delta.actions import Commit
 from tandem.delta.log.codec import decode_deletion_vector
-from tandem.delta.log.commit_log import Maintenance
+from tandem.delta.log.commit_log import MaintenanceRight
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import AlreadyExists, CorruptLog, OutcomeUnknown, Reason
 from tandem.operations import attempt_files
@@ -59,7 +59,7 @@ class Committer:
         operation_id: str,
         clock: Clock,
         nonces: Nonces,
-        maintenance: Maintenance | None = None,
+        maintenance: MaintenanceRight | None = None,
     ) -> None:
         self._table = table
         self._maintenance = maintenance

@@ -44,7 +44,6 @@ from tandem.operations.machine.events import (
     ClaimLost,
     CommitFound,
     CommitLost,
-    CommitRefused,
     Decided,
     Effect,
     EffectDone,
@@ -52,6 +51,7 @@ from tandem.operations.machine.events import (
     Ending,
     Event,
     JobRunning,
+    LocksGone,
     LocksGranted,
     LocksWaiting,
     PlanMade,
@@ -542,7 +542,7 @@ class Performer:
         revoked = lease is CommitLease.REVOKED
         if revoked and self.work.exclusive and (wanted := self._yield_to_locks()) is not None:
             return wanted
-        return CommitRefused(revoked)
+        return LocksGone(revoked)
 
     def _put_commit(self, effect: Effect, state: OperationState) -> Event:
         before = self.work.snapshot
