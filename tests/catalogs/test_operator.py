@@ -131,12 +131,15 @@ def test_a_host_that_is_not_allowed_is_not_asked(stage: Stage) -> None:
     assert "expected: one of 127.0.0.1" in said
 
 
-def catalog_of(location: str) -> type[EveryMethod]:
-    """Answers of a catalog that has each table there, and manages none."""
+def catalog_of(*locations: str) -> type[EveryMethod]:
+    """Answers of a catalog that has each table at the first of these places, after three answers at
+    the next one, and so on; and manages none."""
+    answers = [place for place in locations for _ in range(3)]
 
     class Catalog(EveryMethod):
         def answer(self) -> None:
-            described = {"table-uuid": "1", "location": location, "properties": {}}
+            place = answers.pop(0) if len(answers) > 1 else answers[0]
+            described = {"table-uuid": "1", "location": place, "properties": {}}
             content = json.dumps({"metadata": described, "latest-table-version": 0}).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(content)))
@@ -160,6 +163,30 @@ def test_a_catalog_that_is_down_does_not_stop_a_table_that_it_only_names(stage: 
         stage.await_version("external", version)
     status = stage.space.status(TABLE, "external")
     assert condition(status, "Ready")["status"] == "True"
+
+
+@pytest.mark.matrix  # the operator asks again after 30 looks for a new version
+def test_a_table_is_followed_to_where_its_catalog_has_it_later(stage: Stage) -> None:
+    """And operations find it there; unless its location is given, too."""
+    places = [stage.folder / "ours" / name for name in ("before", "after")]
+    for count, place in enumerate(places, start=1):
+        write_deltalake(str(place), pa.table({"id": list(range(count))}))
+    before, after = (place.as_uri() for place in places)
+    with serving(catalog_of(before, after)) as url:
+        named = {"unity": {"uri": url, "name": "main.lake.moved"}}
+        stage.space.create(TABLE, "moved", {"catalog": named})
+        status = stage.space.await_reason(TABLE, "moved", "Adopted")
+        assert (status["location"], status["rows"]) == (before, 1)
+        status = stage.space.await_status(TABLE, "moved", lambda s: s["location"] == after)
+        assert status["rows"] == 2
+        delete = {"tableRef": {"name": "moved"}, "delete": {"where": "id = 1"}}
+        stage.space.create("TableUpdate", "there", delete)
+        assert stage.space.await_end("TableUpdate", "there")["phase"] == "Succeeded"
+    with serving(catalog_of(before, after)) as url:
+        named = {"unity": {"uri": url, "name": "main.lake.moved"}}
+        stage.space.create(TABLE, "fixed", {"catalog": named, "location": before})
+        stage.space.await_reason(TABLE, "fixed", "Adopted")
+        assert f"expected: {after}" in stage.message("fixed", "InvalidSpec")
 
 
 def test_a_location_that_a_catalog_names_is_checked_as_one_that_is_typed(stage: Stage) -> None:

@@ -168,19 +168,25 @@ def test_a_table_that_a_catalog_names_lies_where_its_child_says_within_bounds() 
     with_child(test)
 
 
-def test_a_child_that_places_a_table_outside_of_its_bounds_is_taken_over() -> None:
+@pytest.mark.parametrize(
+    "places", [["file:///b/t"], ["no place"], [f"file:///a/{number}" for number in range(101)]]
+)
+def test_a_child_that_places_a_table_outside_of_its_bounds_is_taken_over(places: list[str]) -> None:
+    """Or at places without end, which the operator would keep."""
     catalog = {"hive": {"uri": "thrift://metastore", "name": "db.t"}}
 
-    async def run() -> list[str]:
+    async def run() -> set[str]:
         stub, child = Stub(), Link({})
         async with child_of(stub, child) as services:
             stub.resource_cache.update(lake_table("named", "1", {"catalog": catalog}))
-            figures = TableFigures("1", ready=True, reason="Adopted", location="file:///b/t")
-            child.notify("figures", ("a", "named"), figures.as_json())
+            for place in places:
+                figures = TableFigures("1", ready=True, reason="Adopted", location=place)
+                child.notify("figures", ("a", "named"), figures.as_json())
             await until(lambda: services.link.ended)
-            return sorted(vars(services)["_locations"])
+            found: set[str] = vars(services)["_locations"]
+            return found
 
-    assert asyncio.run(run()) == [TABLE]
+    assert asyncio.run(run()) == {TABLE, *places[:-1]}
 
 
 def test_what_a_child_says_is_about_its_namespace() -> None:

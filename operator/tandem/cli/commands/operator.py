@@ -358,7 +358,8 @@ def operator(
     allowed_endpoints: list[str] | None = option(
         None,
         "HOST[:PORT], or a pattern such as *.minio.svc, that tables may use as their store's "
-        "endpoint, or as their catalog; repeatable. By default none with --allowed-location, otherwise any.",
+        "endpoint, or as their catalog; repeatable. By default none with --allowed-location, "
+        "otherwise any.",
         "--allowed-endpoint",
     ),
     template_policy: TemplatePolicy = option(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor
 from contextvars import Context
@@ -43,6 +44,8 @@ from tandem.storage.paths import LOG_FOLDER
 _T = TypeVar("_T")
 _VERBS: Final = frozenset({"GET", "POST", "PATCH", "DELETE"})
 _KINDS: Final = frozenset(plural(kind) for kind in (*OPERATIONS, TABLE_KIND))
+_MOST_MOVES: Final = 100
+"""Places of one table while its child lives: a hostile child could name them without end."""
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9.-]*")
 """What Kubernetes takes as a name: nothing that begins a query, or is decoded to another path."""
 
@@ -111,6 +114,8 @@ class ChildServices:
         self._job_threads = job_threads
         self._event_context = event_context
         self._locations = locations
+        self._moves: Counter[str] = Counter()
+        """How often each table that a catalog names was somewhere else, by uid."""
         self._loop = asyncio.get_running_loop()
         self._watches: dict[int, Callable[[], None]] = {}
         self._held: dict[int, Lane] = {}
@@ -382,21 +387,24 @@ class ChildServices:
         # One that is gone would stay in the metrics for ever.
         if namespace == self._tenant.namespace and table is not None and table.uid == figures.uid:
             self._context.figures[namespace, name] = figures
-            self._note_location(table.uid, figures.location)
+            if figures.location is not None and figures.location not in self._locations:
+                self._note_location(table.uid, figures.location)
 
-    def _note_location(self, uid: str, location: str | None) -> None:
-        """A table that its catalog names lies where its child says, within the namespace's
-        bounds."""
+    def _note_location(self, uid: str, location: str) -> None:
+        """A table that its catalog names lies where its child says, within the namespace's bounds.
+        Raises: InvalidSpec, LocationNotAllowed."""
         body = self._context.resource_cache.body(uid)
-        if location in (None, *self._locations) or body is None or "catalog" not in spec_of(body):
+        if body is None or "catalog" not in spec_of(body):
             return
+        self._moves[uid] += 1
+        if self._moves[uid] > _MOST_MOVES:
+            raise InvalidSpec("a table that moves all the time", found=location[:200])
         table = parse(body)
         assert isinstance(table, LakeTable)
         settings = self._context.settings
-        LocationPolicy(settings.allowed_locations, settings.allowed_endpoints).check(
-            table, location
-        )
-        self._locations.add(str(location))
+        policy = LocationPolicy(settings.allowed_locations, settings.allowed_endpoints)
+        policy.check(table, location)
+        self._locations.add(location)
 
     def _gone(self, uid: str) -> None:
         found = self._context.resource_cache.by_uid(uid)
