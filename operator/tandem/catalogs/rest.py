@@ -244,7 +244,7 @@ class Rest:
         except (ValueError, RecursionError):
             body = None
         if not isinstance(body, dict):
-            of_type = self._hidden(headers.get("content-type", "no type"))[:100]
+            of_type = self.shown(headers.get("content-type", "no type"))[:100]
             if 200 <= status < 300:
                 found = f"HTTP {status} with {of_type}"
                 raise self._foreign(found, "the answer is not JSON", kind)
@@ -254,10 +254,10 @@ class Rest:
         told = error if isinstance(error, dict) else body
         if 200 <= status < 300:
             return Reply(status, body)
-        name = self._hidden(str(told.get("type") or told.get("error_code") or ""))
-        return Reply(status, body, name, self._hidden(str(told.get("message") or "")))
+        name = self.shown(str(told.get("type") or told.get("error_code") or ""))
+        return Reply(status, body, name, self.shown(str(told.get("message") or "")))
 
-    def _hidden(self, text: str) -> str:
+    def shown(self, text: str) -> str:
         """A text of the service, which may repeat what it was sent, for a message."""
         token = self._token()
         return clean(text.replace(token, "…") if token else text, _LONGEST)
@@ -279,7 +279,7 @@ class Rest:
         return kind(
             "the catalog did not answer",
             resource=self.url,
-            found=self._hidden(str(error)),
+            found=self.shown(str(error)),
             remedy="Check that it runs, and that this address can be reached from here",
         )
 
