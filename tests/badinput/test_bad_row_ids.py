@@ -117,7 +117,7 @@ def test_the_last_ids_of_all_are_given(lake: QuickLake) -> None:
         *range(LAST - 9, LAST + 1)
     ]
     lake.do(lake.delete("k = 1"))  # which needs no new ones
-    refused(lake, WRITES["compaction"](lake), "ManifestInvalid", "one too high")
+    refused(lake, WRITES["compaction"](lake), "CorruptLog", DOMAIN, f"at most {LAST}")
 
 
 @pytest.mark.parametrize("body", [None, f'{{"{MARK}": -7}}', f'{{"{MARK}": 3}}'])

@@ -107,7 +107,7 @@ class RowOrigin:
     def ids(self, start: int, rows: int) -> Any:
         """Of the rows from position `start`."""
         first = self.base_id + start
-        return pa.array(np.arange(first, first + rows, dtype=np.int64))
+        return pa.array(np.arange(rows, dtype=np.int64) + first)
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,7 +189,7 @@ def origin_of(input_: InputFile, table: TableFormat) -> RowOrigin | None:
     if not table.row_ids:
         return None
     first, version = input_.base_row_id, input_.row_commit_version
-    if first is None or version is None or not 0 <= first <= (1 << 63) - 1 - input_.rows:
+    if first is None or version is None or not 0 <= first <= (1 << 63) - max(1, input_.rows):
         raise ManifestInvalid(
             "an input of a table that tracks rows has no base id or version, or one too high",
             resource=input_.logged_path,
