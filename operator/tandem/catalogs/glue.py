@@ -58,8 +58,8 @@ def look_up(
     limits = time_limits({}, ceiling_s)
     try:
         client = _client(named, environ, limits, resource)
-        table = _Described(_call(client, asked, resource))
-        if target := table.inner("TargetTable"):
+        described = _Described(_call(client, asked, resource))
+        if target := described.inner("TargetTable"):
             raise UnsupportedFeature(
                 "this is a link to another table",
                 resource=resource,
@@ -67,10 +67,10 @@ def look_up(
                 expected="the table itself",
                 remedy=f"Name it, with catalogId {target.text('CatalogId')}",
             )
-        storage = table.inner("StorageDescriptor")
+        storage = described.inner("StorageDescriptor")
         return RegisteredTable(
-            table_type=table.text("TableType"),
-            parameters=table.texts("Parameters"),
+            table_type=described.text("TableType"),
+            parameters=described.texts("Parameters"),
             location=storage.text("Location"),
             serde_parameters=storage.inner("SerdeInfo").texts("Parameters"),
             input_format=storage.text("InputFormat"),
