@@ -24,6 +24,7 @@ from tandem.errors import (
     CatalogForbids,
     CommitRefused,
     CorruptLog,
+    LogGap,
     OutcomeUnknown,
     Reason,
     TableReplaced,
@@ -381,7 +382,53 @@ def test_a_ratified_commit_whose_file_is_gone_is_named() -> None:
     assert table.published() == [0]
 
 
+@pytest.mark.parametrize("is_ours", [False, True], ids=["another's", "ours"])
+def test_what_is_published_and_was_not_ratified_takes_the_place_of_no_commit(
+    *, is_ours: bool
+) -> None:
+    """A catalog that is restored from a backup has lost versions that are published."""
+    table = Managed()
+    table.put("lost")
+    table.catalog.latest = table.catalog.published = 0
+    if is_ours:
+        assert table.log.commit_after(table.log.snapshot(), table.actions("ours"), token="t") is None
+    else:
+        table.unpublish()
+        table.put("ours")
+        table.heal()
+    assert table.files() == {"ours"}
+    assert [each.version for each in table.catalog.unpublished] == [1]
+    with pytest.raises(CorruptLog, match="has not ratified"):
+        write_checkpoint(table.log, table.log.snapshot(), now_ms=0)
+    table.store.delete([dl.commit_name(1)])
+    write_checkpoint(table.log, table.log.snapshot(), now_ms=0)
+    assert table.catalog.unpublished == []
+    assert table.files() == {"ours"}
+
+
+def test_no_checkpoint_is_written_of_a_version_that_the_catalog_has_lost() -> None:
+    table = Managed()
+    table.put("lost")
+    snapshot = table.log.snapshot()
+    table.catalog.latest = table.catalog.published = 0
+    with pytest.raises(CorruptLog, match="lost versions"):
+        write_checkpoint(table.log, snapshot, now_ms=0)
+    table.store.delete([dl.commit_name(1)])
+    table.put("ours")
+    assert table.files() == {"ours"}
+
+
 # Reading.
+
+
+def test_a_gap_ends_at_the_first_commit_that_is_left() -> None:
+    table = Managed()
+    for number in range(4):
+        table.put(f"f{number}")
+    table.store.delete([dl.commit_name(version) for version in (0, 1)])
+    with pytest.raises(LogGap) as gap:
+        table.log.commits(1, 4)
+    assert gap.value.first_available == 2
 
 
 def test_the_catalogs_entry_is_read_before_the_published_file() -> None:

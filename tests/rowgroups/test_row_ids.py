@@ -36,6 +36,7 @@ from tandem.jobs.formats import (
 )
 from tandem.jobs.results import OutputFile
 from tandem.spark.jobs import rewrite
+from tandem.spark.jobs.edits import WantedEdit, maker_of
 from tandem.spark.jobs.large_bins import sort_large
 from tandem.spark.runtime.control import Control, job_table_format, origin_of
 from tandem.spec.fields import Granularity
@@ -220,6 +221,20 @@ def assert_edit_keeps(
         assert len(changed) == (0 if values is None else len({*positions.tolist()} - {*drops}))
         expected = {key: (ids[key][0], None if key in changed else ids[key][1]) for key in kept}
         assert kept == expected
+
+
+def test_a_file_that_was_added_again_with_other_ids_is_edited_with_these(tmp_path: Path) -> None:
+    """By one driver, which remembers the files of earlier rounds."""
+    ids: Ids = {}
+    first = write(tmp_path, 0, File((9,), None, None, False, frozenset()), ids)
+    maker = maker_of(job_of(tmp_path, [first]))
+    for base, version in ((first.base_row_id, 50), (70_000, 50), (70_000, 57)):
+        again = first.model_copy(update={"base_row_id": base, "row_commit_version": version})
+        [edit] = maker.make([WantedEdit(again, BitMap64([0]))])
+        rows = pq.read_table(tmp_path / edit.file.path).to_pydict()
+        assert base is not None
+        assert rows[IDS] == [base + n for n in range(1, 9)]
+        assert rows[VERSIONS] == [version] * 8
 
 
 FILES = [

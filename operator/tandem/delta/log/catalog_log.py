@@ -104,10 +104,8 @@ class CatalogLog:
         if len(missing) > _FEW:
             return self._merged(state, read_log(self._store, version + 1))
         for each in missing:
-            try:
+            with suppress(ObjectNotFound):  # log clean-up has removed it
                 published[each] = self._store.head(commit_path(each))
-            except ObjectNotFound:
-                break  # log clean-up has removed it, and what was before it
         return self._merged(state, Listing(version + 1, published))
 
     def path(self, version: int) -> str | None:
@@ -180,6 +178,7 @@ class CatalogLog:
 
     def publish(self, upto: int) -> None:
         state = self._load()
+        self._require_latest(state, upto)
         self._publish(each for each in state.ratified if each.version <= upto)
 
     def withdraw(self, version: int) -> None:
@@ -227,16 +226,20 @@ class CatalogLog:
     def _found(self, state: CatalogState, commit: NewCommit) -> bool | None:
         """Whether the commit of its version is this one; None if the version is the next one.
         Raises: CorruptLog if it is none of both."""
-        if state.latest < commit.version - 1:
+        self._require_latest(state, commit.version - 1)
+        return self._is_ours(state, commit.version, commit.token)
+
+    def _require_latest(self, state: CatalogState, version: int) -> None:
+        """Raises: CorruptLog if the catalog does not have a version that was read."""
+        if state.latest < version:
             raise CorruptLog(
                 "the catalog has lost versions",
                 resource=self._store.location,
                 field="latest version",
                 found=state.latest,
-                expected=f"{commit.version - 1}, which was read, or a later one",
+                expected=f"{version}, which was read, or a later one",
                 remedy="Nothing was written: restore the catalog",
             )
-        return self._is_ours(state, commit.version, commit.token)
 
     def _stage(self, commit: NewCommit) -> RatifiedCommit:
         name = staged_name(commit.version, commit.token)
@@ -295,11 +298,28 @@ class CatalogLog:
             if content is None:
                 content = self._staged_content(each)
             if content is not None:
-                with suppress(AlreadyExists):  # another writer published it
-                    self._store.put_if_absent(commit_path(version), content)
+                self._publish_one(version, content)
         if version >= 0:
             # Not before they are there: then the catalog has the only record of them.
             self._catalog.report_published(version, table_id=self._table_id)
+
+    def _publish_one(self, version: int, content: bytes) -> None:
+        """Raises: CorruptLog if there is another commit, StorageError."""
+        path = commit_path(version)
+        try:
+            self._store.put_if_absent(path, content)
+        except AlreadyExists:
+            if self._store.get(path) == content:
+                return  # another writer published it
+            # Reported, it would take the place of the ratified one.
+            raise CorruptLog(
+                "a commit is in the log folder that the catalog has not ratified",
+                resource=self._store.location,
+                field=path,
+                found="other content than that of the ratified commit",
+                expected="none, or a copy of the ratified commit",
+                remedy="Delete that file: the table is read without it, but none can be published",
+            ) from None
 
     def _staged_content(self, ratified: RatifiedCommit) -> bytes | None:
         """None if it is published, and its staged file was deleted since. Raises: CorruptLog."""

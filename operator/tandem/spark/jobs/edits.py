@@ -40,6 +40,8 @@ AT_ONCE: Final = 2
 """Edits made at a time: they compute."""
 MOST_REMEMBERED: Final = 1_000
 """Files of which footers are remembered from one round to the next."""
+_FileAndIds = tuple[str, int | None, int | None]
+"""A logged path, and the base id and commit version of the file."""
 _NEW: Final = pa.schema(
     [("edit", pa.int32()), ("values", pa.int32()), ("position", pa.int64()), ("row", pa.int64())]
 )
@@ -93,7 +95,7 @@ class EditMaker:
     store: Store
     table: JobTable
     prefix: str
-    _editors: dict[str, FileEditor] = field(default_factory=dict)
+    _editors: dict[_FileAndIds, FileEditor] = field(default_factory=dict)
     _format: TableFormat | None = None
 
     def make(self, wanted: Sequence[WantedEdit]) -> list[EditedFile]:
@@ -124,9 +126,11 @@ class EditMaker:
         return found
 
     def _editor(self, source: InputFile) -> FileEditor:
-        found = self._editors.get(source.logged_path)
+        # A file may be added again with other ids from one round to the next.
+        key = source.logged_path, source.base_row_id, source.row_commit_version
+        found = self._editors.get(key)
         if found is None:
-            found = self._editors[source.logged_path] = FileEditor(
+            found = self._editors[key] = FileEditor(
                 self.store,
                 object_path(source.logged_path),
                 source.size,
