@@ -90,6 +90,7 @@ class UnityTable:
         base = uri.rstrip("/")
         url = base if base.endswith(API) else base + API
         self._rest = Rest(url, token, ceiling_s=ceiling_s, context=context)
+        self._token = token
         catalog, schema, table = name
         self._path = ("delta", "v1", "catalogs", catalog, "schemas", schema, "tables", table)
         self.name = ".".join(name)
@@ -296,9 +297,12 @@ class UnityTable:
         if answer.status == 401:
             raise self._error(
                 AccessDenied,
-                "the catalog does not take the token",
+                "the catalog does not take the token"
+                if self._token()
+                else "the catalog wants a token, and there is none",
                 answer,
-                "Renew it, or correct the Secret that has it",
+                "Set TANDEM_UNITY_TOKEN to one that is valid; in a cluster, the key of the Secret "
+                "that spec.catalog.unity.tokenSecretRef names",
             )
         if answer.status == 403:
             raise self._error(

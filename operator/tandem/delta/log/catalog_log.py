@@ -216,10 +216,14 @@ class CatalogLog:
         raise CatalogForbids(
             f"the catalog permits no {maintenance}",
             resource=self._store.location,
-            field="maintenance operations",
-            found=", ".join(sorted(state.permissions or ())) or "none",
+            found="no list of permitted maintenance"
+            if state.permissions is None
+            else ", ".join(sorted(state.permissions)) or "a list without an operation",
             expected=maintenance,
-            remedy="The owner of the table grants it in the catalog; rows can still be added, "
+            remedy="A release of the catalog that has such lists is needed; rows can still be "
+            "added, updated and deleted"
+            if state.permissions is None
+            else "The owner of the table grants it in the catalog; rows can still be added, "
             "updated and deleted",
         )
 
