@@ -144,11 +144,11 @@ def ids(lake: QuickLake) -> dict[int, set[tuple[int, int]]]:
             table[name].to_pylist() if name in table.column_names else [None] * table.num_rows
             for name in (IDS, VERSIONS)
         )
-        base, version = add.extra[BASE_ROW_ID], add.extra[ROW_COMMIT_VERSION]
+        base, version = (int(str(add.extra[each])) for each in (BASE_ROW_ID, ROW_COMMIT_VERSION))
         for at, key in enumerate(table["id"].to_pylist()):
-            row_id = base + at if own[at] is None else own[at]
-            pair = row_id, version if versions[at] is None else versions[at]
-            found.setdefault(key, set()).add(pair)
+            row_id: Any = base + at if own[at] is None else own[at]
+            own_version: Any = version if versions[at] is None else versions[at]
+            found.setdefault(key, set()).add((row_id, own_version))
     return found
 
 
