@@ -87,7 +87,7 @@ matrix: setup ## Every foreign writer with every operation; every case; the big 
 	  tests/mergelog tests/operations/test_rows_in_scope.py \
 	  tests/planning tests/pruning tests/reconcile \
 	  tests/security/test_locations.py tests/security/test_templates_arrive.py \
-	  tests/simulator/test_crash_points.py tests/simulator/test_edits.py \
+	  tests/simulator/test_catalog.py tests/simulator/test_crash_points.py tests/simulator/test_edits.py \
 	  tests/simulator/test_two_drivers.py tests/simulator/test_zombies.py tests/spark/test_column_mapping.py \
 	  tests/spark/test_indexed_read.py tests/spark/test_local_merge_model.py \
 	  tests/spark/test_local_statement.py tests/spark/test_merge_job.py tests/statements \

@@ -15,6 +15,7 @@ from typer.testing import Result
 
 from cli.invoke import Tandem
 from support.lake.unity import TOKEN, ManagedTable, start_server
+from support.lake.unity_proxy import FaultOnce, Refusal, proxy_before
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "catalogs.md"
 SHOWN = "unity://unity.example.com/main.sales.orders"
@@ -109,6 +110,47 @@ def test_properties_are_not_changed_past_the_catalog(
     assert done.exit_code == 1
     assert "this commit cannot be made through the catalog" in said(done)
     assert plain.state()["latest-table-version"] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("table", "show", "{tls}"), "A server without TLS is named with http://"),
+        (("table", "show", "{url}?version=1"), "has no query and no fragment"),
+        (("table", "show", "main.sales.orders"), "unity://HOST/CATALOG.SCHEMA.TABLE"),
+        (
+            ("ingest", "{url}", "--from", "{url}", "--format", "delta"),
+            "a source cannot be named by its catalog",
+        ),
+    ],
+)
+def test_names_that_are_refused_say_what_to_type(
+    tandem: Tandem, url: str, words: tuple[str, ...], expected: str
+) -> None:
+    tls = url.replace("unity+http", "unity")
+    done = tandem(*(word.format(url=url, tls=tls) for word in words))
+    assert done.exit_code != 0
+    assert expected in said(done)
+
+
+@pytest.mark.parametrize(
+    ("token", "expected"), [("", "and there is none"), ("worn", "does not take the token")]
+)
+def test_a_token_that_the_catalog_does_not_take(
+    tandem: Tandem,
+    managed: ManagedTable,
+    monkeypatch: pytest.MonkeyPatch,
+    token: str,
+    expected: str,
+) -> None:
+    monkeypatch.setenv("TANDEM_UNITY_TOKEN", token)
+    with proxy_before(managed.server.url) as proxy:
+        proxy.fault = FaultOnce("LOAD", Refusal(401, "NotAuthorizedException"))
+        address = proxy.url.replace("http://", "unity+http://")
+        done = tandem("table", "show", f"{address}/{managed.full_name}")
+    assert done.exit_code == 1
+    assert expected in said(done)
+    assert "Set TANDEM_UNITY_TOKEN" in said(done)
 
 
 def test_a_catalog_that_does_not_know_the_table(tandem: Tandem, url: str) -> None:

@@ -130,6 +130,14 @@ def test_a_name_that_glue_does_not_know(endpoint: str) -> None:
             UnsupportedFeature,
             "other.o",
         ),
+        (200, b"[1]", StorageError, "did not answer as expected"),
+        (200, b"[" * 100_000, StorageError, "RecursionError"),
+        (400, b"\xff\xfe", StorageError, "did not answer as expected"),
+        (400, b'{"__type":5}', StorageError, "did not answer as expected"),
+        (200, b'{"Table":"t"}', StorageError, "did not answer as expected"),
+        (200, b'{"Table":{"TableType":["x"]}}', StorageError, "TableType is no text"),
+        (200, b'{"Table":{"Parameters":{"provider":5}}}', StorageError, "provider is no text"),
+        (200, b'{"Table":{"StorageDescriptor":{"Location":7}}}', StorageError, "Location is no"),
     ],
 )
 def test_an_answer_that_is_no_table(
@@ -147,6 +155,15 @@ def test_an_answer_that_is_no_table(
         look_up(url, "lake.orders")
     assert words in str(found.value)
     assert KEYS["AWS_SECRET_ACCESS_KEY"] not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    "named", [{"region": "a-"}, {"endpoint": "http://[::::]"}, {"endpoint": "http://a..b"}]
+)
+def test_regions_and_hosts_that_are_none(named: dict[str, str]) -> None:
+    name = GlueName.model_validate({"region": REGION, "name": "lake.orders", **named})
+    with pytest.raises(StorageError, match="did not answer as expected"):
+        glue.look_up(name, KEYS, resource="glue://x/lake.orders", ceiling_s=2)
 
 
 def test_without_credentials_there_is_no_request(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,6 +95,13 @@ def test_any_bytes_end_in_a_table_or_an_error(content: bytes) -> None:
         assert found is None or set(found) <= {0, 1, 2}
 
 
+@pytest.mark.parametrize("host", ["a..b", ".", "a" * 64, "[::::]", "[::1]"])
+def test_hosts_that_are_none(host: str) -> None:
+    named = HiveName(uri=f"thrift://{host}:1", name="lake.orders")
+    with pytest.raises(StorageError, match="did not answer as expected"):
+        hive.look_up(named, resource="hive://x/lake.orders", ceiling_s=1)
+
+
 def test_a_metastore_that_does_not_answer_is_given_up() -> None:
     with answering(None) as named, pytest.raises(StorageError, match="did not answer as expected"):
         hive.look_up(named, resource="hive://x/lake.orders", ceiling_s=0.2)

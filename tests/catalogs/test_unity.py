@@ -19,6 +19,7 @@ from tandem.errors import (
     AccessDenied,
     BacklogFull,
     CommitRefused,
+    InvalidSpec,
     OutcomeUnknown,
     StorageError,
     TableNotFound,
@@ -253,14 +254,41 @@ def test_an_answer_as_the_api_describes_it(table: ManagedTable, proxy: Proxy) ->
         ({"commits": [{**COMMIT, "file-name": "../../elsewhere.json"}]}, "file-name"),
         ({"commits": [{**COMMIT, "file-name": "a/b.json"}]}, "file-name"),
         ({"commits": [{**COMMIT, "file-name": "a.json\n"}]}, "file-name"),
+        ({"commits": [{**COMMIT, "version": -1}]}, "version"),
+        ({"commits": [{**COMMIT, "version": 1.0}]}, "version"),
+        ({"commits": [{**COMMIT, "file-size": -3}]}, "file-size"),
+        ({"commits": [{**COMMIT, "timestamp": 2**63}]}, "timestamp"),
+        ({"commits": [COMMIT, {**COMMIT, "file-name": "b.json"}]}, "commits"),
+        ({"commits": [COMMIT, {**COMMIT, "version": 3}], "latest-table-version": 3}, "commits"),
+        ({"latest-table-version": -1}, "latest-table-version"),
+        ({"latest-table-version": 10**30}, "latest-table-version"),
+        ({"latest-table-version": f"1{TOKEN}\x1b[2J"}, "latest-table-version"),
+        ({"metadata": {**GOOD["metadata"], "table-uuid": ""}}, "table-uuid"),
         ({"allowed-maintenance-operations": "DATA_CLEANUP"}, "allowed-maintenance-operations"),
     ],
 )
 def test_answers_that_are_none_of_the_api(
     table: ManagedTable, proxy: Proxy, change: dict[str, Any], field: str
 ) -> None:
-    with pytest.raises(StorageError, match=f"{field}: the catalog's answer is not"):
+    with pytest.raises(StorageError, match=f"{field}: the catalog's answer is not") as found:
         answering(proxy, table, {**GOOD, **change}).load()
+    assert TOKEN not in str(found.value)
+    assert str(found.value).isprintable()
+
+
+def test_commits_in_any_order_and_beyond_the_latest_version(
+    table: ManagedTable, proxy: Proxy
+) -> None:
+    commits = [{**COMMIT, "version": v, "file-name": f"{v}.json"} for v in (3, 1, 4, 2)]
+    client = answering(proxy, table, {**GOOD, "latest-table-version": 3, "commits": commits})
+    assert [each.file_name for each in client.load().ratified] == ["3.json", "1.json", "2.json"]
+
+
+@pytest.mark.parametrize("name", [(".", "s", "t"), ("c", "..", "t"), ("c", "s", "..")])
+def test_names_that_are_steps_of_a_path(name: tuple[str, str, str]) -> None:
+    """A server or proxy would ask for another table."""
+    with pytest.raises(InvalidSpec, match="a step of a path"):
+        UnityTable("http://uc", name, lambda: "")
 
 
 @pytest.mark.parametrize(

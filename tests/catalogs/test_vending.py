@@ -17,13 +17,14 @@ import pytest
 
 from catalogs.managed import compact, delete, lake_table, rows_of
 from support.foreign.process import started
+from support.http_server import EveryMethod, serving
 from support.lake.s3 import S3Server
 from support.lake.unity import TOKEN, ManagedTable, UnityServer
 from support.lake.unity_proxy import Call, Fault, Proxy, Refusal, proxy_before
 from tandem.catalogs.unity import UnityTable
 from tandem.catalogs.vending import open_vended_store
 from tandem.delta.scan import scan
-from tandem.errors import AccessDenied, StorageError
+from tandem.errors import AccessDenied, ObjectNotFound, StorageError
 from tandem.operations.adopt import open_table
 from tandem.storage import open_store
 from tandem.storage.renewable import RenewableStore, VendedStore, vended_environ
@@ -63,21 +64,30 @@ def of_s3(prefix: str, key: str, secret: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("config", "environ"),
+    ("folder", "config", "environ"),
     [
         (
+            "s3://bucket/tables",
             {"s3--access_key_id": "a", "s3--secret_access_key": "b", "s3--session_token": "c"},
             {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_SESSION_TOKEN": "c"},
         ),
-        ({"azure--sas_token": "sv=1&sig=x"}, {"AZURE_STORAGE_SAS_TOKEN": "sv=1&sig=x"}),
-        ({"gcs--oauth_token": "t"}, {"GOOGLE_BEARER_TOKEN": "t"}),
+        (
+            "abfss://c@a.dfs.core.windows.net",
+            {"azure--sas_token": "sv=1&sig=x"},
+            {"AZURE_STORAGE_SAS_TOKEN": "sv=1&sig=x"},
+        ),
+        ("gs://bucket/tables", {"gcs--oauth_token": "t"}, {"GOOGLE_BEARER_TOKEN": "t"}),
     ],
 )
 def test_what_stores_get(
-    table: ManagedTable, proxy: Proxy, config: dict[str, str], environ: dict[str, str]
+    table: ManagedTable,
+    proxy: Proxy,
+    folder: str,
+    config: dict[str, str],
+    environ: dict[str, str],
 ) -> None:
-    vend(proxy, credential("s3://bucket/tables", **config))
-    found = table.client(proxy.url).credentials("s3://bucket/tables/t")
+    vend(proxy, credential(folder, **config))
+    found = table.client(proxy.url).credentials(f"{folder}/t")
     assert found.environ == environ
     assert found.expires_ms is not None
     assert not [text for text in environ.values() if repr(text) in repr(found)]
@@ -132,6 +142,73 @@ def test_credentials_that_are_none(table: ManagedTable, proxy: Proxy, body: obje
     proxy.fault = lambda _: Refusal(200, content=content)
     with pytest.raises(StorageError, match="the catalog's answer is not"):
         table.client(proxy.url).credentials("s3://b/t")
+
+
+@pytest.mark.parametrize(
+    ("location", "config", "expected"),
+    [
+        ("s3://b/t", {}, "s3.access-key-id, s3.secret-access-key"),
+        ("s3://b/t", {"s3--access_key_id": "k"}, "s3.secret-access-key"),
+        ("s3://b/t", {"gcs--oauth_token": "t"}, "s3.access-key-id, s3.secret-access-key"),
+        ("abfss://c@a.dfs.core.windows.net/t", {"azure--sas_token": ""}, "azure.sas-token"),
+        ("gs://b/t", {}, "gcs.oauth-token"),
+    ],
+)
+def test_credentials_of_no_store_are_not_replaced_by_those_of_the_process(
+    table: ManagedTable,
+    proxy: Proxy,
+    monkeypatch: pytest.MonkeyPatch,
+    location: str,
+    config: dict[str, str],
+    expected: str,
+) -> None:
+    """Those of the process are for other tables."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "of-the-process")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of-the-process")
+    vend(proxy, credential(location, **config))
+    with pytest.raises(AccessDenied, match=f"expected: {expected}"):
+        open_vended_store(table.client(proxy.url), location, {})
+
+
+def test_credentials_that_no_process_can_have(table: ManagedTable, proxy: Proxy) -> None:
+    for odd in ("a\0b", "a\nb"):
+        vend(proxy, of_s3("s3://b", "k", odd))
+        with pytest.raises(StorageError, match=r"s3.secret-access-key.*a control character"):
+            table.client(proxy.url).credentials("s3://b/t")
+
+
+IDENTITIES = {
+    "a pod": {"AZURE_CLIENT_ID": "c", "AZURE_TENANT_ID": "t", "AZURE_FEDERATED_TOKEN_FILE": "f"},
+    "a client": {"AZURE_CLIENT_ID": "c", "AZURE_TENANT_ID": "t", "AZURE_CLIENT_SECRET": "s"},
+    "an account": {"AZURE_STORAGE_ACCOUNT_KEY": "a2V5"},
+    "a type": {"AZURE_CREDENTIAL_TYPE": "managed_identity"},
+}
+
+
+@pytest.mark.parametrize("identity", IDENTITIES)
+def test_a_signature_of_azure_goes_before_an_identity_of_the_process(
+    table: ManagedTable, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, identity: str
+) -> None:
+    """Azure's client prefers the identity, which may do more than the catalog allows."""
+    asked: list[tuple[str, str | None]] = []
+
+    class Handler(EveryMethod):
+        def answer(self) -> None:
+            asked.append((self.path, self.headers["Authorization"]))
+            self.send_response_only(404)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    location = "abfss://c@a.dfs.core.windows.net/t"
+    vend(proxy, credential(location, **{"azure--sas_token": "sv=1&sig=vended"}))
+    with serving(Handler) as url:
+        for name, value in {**IDENTITIES[identity], "AZURE_AUTHORITY_HOST": url}.items():
+            monkeypatch.setenv(name, value)
+        options = {"endpoint": url, "allow_http": "true"}
+        store = open_vended_store(table.client(proxy.url), location, options, ceiling_s=10)
+        with pytest.raises(ObjectNotFound):
+            store.get("x")
+    assert asked == [("/c/t/x?sv=1&sig=vended", None)]
 
 
 class Clock:

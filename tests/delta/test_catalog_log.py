@@ -391,8 +391,8 @@ def test_F31_what_is_published_and_was_not_ratified_takes_the_place_of_no_commit
     table.put("lost")
     table.catalog.latest = table.catalog.published = 0
     if is_ours:
-        snapshot, actions = table.log.snapshot(), table.actions("ours")
-        assert table.log.commit_after(snapshot, actions, token="t") is None
+        newest = table.log.snapshot()
+        assert table.log.commit_after(newest, table.actions("ours"), token="t") is None
     else:
         table.unpublish()
         table.put("ours")
@@ -533,7 +533,9 @@ def test_F33_what_the_catalog_does_not_permit_is_not_written(
             snapshot, actions, token="t", maintenance=MaintenanceRight.DATA_REORGANIZATION
         )
     assert refused.value.reason is Reason.CATALOG_FORBIDS
-    assert refused.value.found == ("DATA_CLEANUP" if permissions else "none")
+    listed = "DATA_CLEANUP" if permissions else "a list without an operation"
+    expected = "no list of permitted maintenance" if permissions is None else listed
+    assert refused.value.found == expected
     assert table.store.paths() == before
     assert table.log.commit_after(snapshot, actions, token="t") is None, "an ordinary change"
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -236,3 +237,11 @@ def test_ids_of_rows_of_a_small_round_change(tmp_path: Path, vectors: bool) -> N
     held.succeed()
     updated = {n for n in before if n % 5 == 1}
     assert_ids(in_files(lake), before, lake.version, updated=updated)
+
+
+def test_files_of_inserted_rows_have_no_columns_of_ids(tmp_path: Path) -> None:
+    """So that a bin-pack need not decode and fill them."""
+    lake = tracked(tmp_path, vectors=True)
+    lake.do(lake.merge(rows(range(25, 35))))
+    names = [set(pq.read_schema(lake.path / add.path).names) for add in lake.commit().adds]
+    assert sorted("_Id" in found for found in names) == [False, False, True]

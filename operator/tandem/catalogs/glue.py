@@ -13,6 +13,7 @@ from tandem.spec.catalog import GlueName, parts_of
 from tandem.storage.options import settings
 from tandem.storage.s3 import client_of_service
 from tandem.storage.time_limits import TimeLimits, time_limits
+from tandem.text import clean
 
 _ENDPOINTS: Final = ("AWS_ENDPOINT_URL_GLUE", "AWS_ENDPOINT_URL")
 """AWS's own variables of the process; those of a Secret do not count."""
@@ -28,6 +29,10 @@ _DENIED: Final = frozenset(
         "UnrecognizedClientException",
     }
 )
+
+
+_UNREADABLE: Final = (ValueError, TypeError, AttributeError, RecursionError)
+"""What botocore raises for a region or a host that is none, and for an answer of another shape."""
 
 
 def look_up(
@@ -50,24 +55,59 @@ def look_up(
     asked = {"DatabaseName": database, "Name": table}
     if named.catalog_id is not None:
         asked["CatalogId"] = named.catalog_id
-    client = _client(named, environ, time_limits({}, ceiling_s), resource)
-    found = _call(client, asked, resource)
-    if target := found.get("TargetTable"):
-        raise UnsupportedFeature(
-            "this is a link to another table",
-            resource=resource,
-            found=f"{target.get('DatabaseName')}.{target.get('Name')}",
-            expected="the table itself",
-            remedy=f"Name it, with catalogId {target.get('CatalogId')}",
+    limits = time_limits({}, ceiling_s)
+    try:
+        client = _client(named, environ, limits, resource)
+        described = _Described(_call(client, asked, resource))
+        if target := described.inner("TargetTable"):
+            raise UnsupportedFeature(
+                "this is a link to another table",
+                resource=resource,
+                found=f"{target.text('DatabaseName')}.{target.text('Name')}",
+                expected="the table itself",
+                remedy=f"Name it, with catalogId {target.text('CatalogId')}",
+            )
+        storage = described.inner("StorageDescriptor")
+        return RegisteredTable(
+            table_type=described.text("TableType"),
+            parameters=described.texts("Parameters"),
+            location=storage.text("Location"),
+            serde_parameters=storage.inner("SerdeInfo").texts("Parameters"),
+            input_format=storage.text("InputFormat"),
         )
-    storage = found.get("StorageDescriptor", {})
-    return RegisteredTable(
-        table_type=found.get("TableType", ""),
-        parameters=found.get("Parameters", {}),
-        location=storage.get("Location", ""),
-        serde_parameters=storage.get("SerdeInfo", {}).get("Parameters", {}),
-        input_format=storage.get("InputFormat", ""),
-    )
+    except _UNREADABLE as error:
+        raise StorageError(
+            "AWS Glue did not answer as expected",
+            resource=resource,
+            found=clean(f"{type(error).__name__}: {error}", 200),
+            expected="an answer of Glue",
+            remedy="Check the region, the endpoint and the network",
+        ) from None
+
+
+class _Described:
+    """A part of an answer. botocore leaves values of other types as they are. Raises: TypeError."""
+
+    def __init__(self, found: Any) -> None:
+        if not isinstance(found, dict):
+            raise TypeError(f"{found!r:.50} is no object")
+        self._found = found
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def inner(self, name: str) -> _Described:
+        return _Described(self._found.get(name, {}))
+
+    def text(self, name: str) -> str:
+        found = self._found.get(name, "")
+        if not isinstance(found, str):
+            raise TypeError(f"{name} is no text")
+        return found
+
+    def texts(self, name: str) -> dict[str, str]:
+        inner = self.inner(name)
+        return {key: inner.text(key) for key in inner._found}
 
 
 def _client(
@@ -97,7 +137,7 @@ def _client(
     )
 
 
-def _call(client: Any, asked: Mapping[str, str], resource: str) -> dict[str, Any]:
+def _call(client: Any, asked: Mapping[str, str], resource: str) -> Any:
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
@@ -120,8 +160,7 @@ def _call(client: Any, asked: Mapping[str, str], resource: str) -> dict[str, Any
             expected="a table",
             remedy="Check the endpoint, and the proxy before it",
         )
-    found: dict[str, Any] = answer["Table"]
-    return found
+    return answer["Table"]
 
 
 def _translated(error: Mapping[str, Any], asked: Mapping[str, str], resource: str) -> TandemError:

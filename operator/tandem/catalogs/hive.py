@@ -55,20 +55,21 @@ def look_up(named: HiveName, *, resource: str, ceiling_s: float | None = None) -
     Raises: TableNotFound; StorageError if the metastore does not answer, or not in this protocol.
     """
     database, table = parts_of(named.name)
-    parts = urlsplit(named.address)
-    address = (parts.hostname or "", parts.port or 0)
     within_s = min(ANSWER_S, ceiling_s or ANSWER_S)
     until_s = time.monotonic() + within_s
     try:
+        parts = urlsplit(named.address)
+        address = (parts.hostname or "", parts.port or 0)
         with socket.create_connection(address, min(CONNECT_S, within_s)) as connection:
             connection.sendall(_request(database, table))
             answer = ThriftAnswer(connection, until_s).result()
-    except (OSError, NotThrift) as error:
+    # ValueError: a host that is no name, or no address between the brackets.
+    except (OSError, NotThrift, ValueError) as error:
         raise StorageError(
             "the Hive Metastore did not answer as expected",
             resource=resource,
             found=str(error) or type(error).__name__,
-            expected=f"an answer of a metastore at {address[0]}:{address[1]}, without SASL and TLS",
+            expected=f"an answer of a metastore at {named.address}, without SASL and TLS",
             remedy="Check the address and the network",
         ) from None
     if missing := answer.get(_NO_SUCH_OBJECT):

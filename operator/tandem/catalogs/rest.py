@@ -41,6 +41,19 @@ _LONGEST: Final = 500
 """Characters of a text of the service that a message has."""
 # ValueError: a host that is no name, a chunk of a negative size.
 _UNREADABLE: Final = (http.client.HTTPException, OSError, ValueError)
+_OF_TLS: Final = (
+    (
+        "WRONG_VERSION_NUMBER",
+        "Check the port. A server without TLS is named with http:// in a resource, and with "
+        "unity+http:// on the command line",
+    ),
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        "Have it present a certificate for this name, of an authority that is trusted here; "
+        "SSL_CERT_FILE names a file of such authorities",
+    ),
+)
+"""What OpenSSL calls an error, and its remedy."""
 _FAILED: Final = frozenset({500, 502, 503, 504})
 TOO_MANY: Final = "TooManyRequestsException"
 """Of an answer 429 that is about the number of requests, and not about the table."""
@@ -244,7 +257,7 @@ class Rest:
         except (ValueError, RecursionError):
             body = None
         if not isinstance(body, dict):
-            of_type = self._hidden(headers.get("content-type", "no type"))[:100]
+            of_type = self.shown(headers.get("content-type", "no type"))[:100]
             if 200 <= status < 300:
                 found = f"HTTP {status} with {of_type}"
                 raise self._foreign(found, "the answer is not JSON", kind)
@@ -254,10 +267,10 @@ class Rest:
         told = error if isinstance(error, dict) else body
         if 200 <= status < 300:
             return Reply(status, body)
-        name = self._hidden(str(told.get("type") or told.get("error_code") or ""))
-        return Reply(status, body, name, self._hidden(str(told.get("message") or "")))
+        name = self.shown(str(told.get("type") or told.get("error_code") or ""))
+        return Reply(status, body, name, self.shown(str(told.get("message") or "")))
 
-    def _hidden(self, text: str) -> str:
+    def shown(self, text: str) -> str:
         """A text of the service, which may repeat what it was sent, for a message."""
         token = self._token()
         return clean(text.replace(token, "…") if token else text, _LONGEST)
@@ -276,11 +289,15 @@ class Rest:
     def _unanswered(
         self, error: Exception, kind: type[StorageError] = StorageError
     ) -> StorageError:
+        found = self.shown(str(error))
+        remedies = (each for text, each in _OF_TLS if text in found)
         return kind(
             "the catalog did not answer",
             resource=self.url,
-            found=self._hidden(str(error)),
-            remedy="Check that it runs, and that this address can be reached from here",
+            found=found,
+            remedy=next(
+                remedies, "Check that it runs, and that this address can be reached from here"
+            ),
         )
 
     def _failed(self, answer: Reply, kind: type[StorageError]) -> StorageError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -41,6 +41,13 @@ _VARIABLES: Final[Mapping[str, str]] = {
     "azure.sas-token": "AZURE_STORAGE_SAS_TOKEN",
     "gcs.oauth-token": "GOOGLE_BEARER_TOKEN",
 }
+_NEEDED: Final[Mapping[str, Collection[str]]] = {
+    "s3": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
+    "abfss": ("AZURE_STORAGE_SAS_TOKEN",),
+    "gs": ("GOOGLE_BEARER_TOKEN",),
+}
+"""Of a store of this scheme. Without them its client would take those of the process."""
+_MOST: Final = 2**63 - 1
 _T = TypeVar("_T")
 
 
@@ -68,7 +75,7 @@ class UnityTable:
         token: the bearer token, asked for at each request; "" for none.
         ceiling_s: as of `Rest`.
         context: as of `Rest`.
-    Raises: InvalidSpec if it is not such an address.
+    Raises: InvalidSpec if it is not such an address, or a part of the name is `.` or `..`.
     """
 
     def __init__(
@@ -83,9 +90,18 @@ class UnityTable:
         base = uri.rstrip("/")
         url = base if base.endswith(API) else base + API
         self._rest = Rest(url, token, ceiling_s=ceiling_s, context=context)
+        self._token = token
         catalog, schema, table = name
         self._path = ("delta", "v1", "catalogs", catalog, "schemas", schema, "tables", table)
         self.name = ".".join(name)
+        if not {".", ".."}.isdisjoint(name):
+            raise InvalidSpec(
+                "a part of the name of a table is a step of a path",
+                resource=self._rest.url,
+                field="name",
+                found=self.name,
+                expected="catalog.schema.table",
+            )
 
     def __repr__(self) -> str:
         return f"<{self.name} of {self._rest.url}>"
@@ -131,10 +147,15 @@ class UnityTable:
         commits = body.get("commits") or []
         if not isinstance(commits, list):
             self._refuse("commits", commits, "a list")
+        ratified = tuple(map(self._commit, commits))
+        versions = sorted(each.version for each in ratified)
+        if versions and versions != list(range(versions[0], versions[0] + len(versions))):
+            self._refuse("commits", f"versions {versions}", "each version once, without a gap")
+        latest = self._field(body, "latest-table-version", int)
         return CatalogState(
             table_id=self._field(metadata, "table-uuid", str),
-            latest=self._field(body, "latest-table-version", int),
-            ratified=tuple(map(self._commit, commits)),
+            latest=latest,
+            ratified=tuple(each for each in ratified if each.version <= latest),
             permissions=None if allowed is None else frozenset(map(str, allowed)),
         )
 
@@ -171,7 +192,8 @@ class UnityTable:
 
         Args:
             location: the table's, canonical.
-        Raises: AccessDenied if it gives none, or none for this folder; StorageError.
+        Raises: AccessDenied if it gives none, none for this folder, or none of its store;
+            StorageError.
         """
         answer = self._credentials("READ_WRITE")
         if answer.status == 403:
@@ -189,9 +211,11 @@ class UnityTable:
                 "the catalog gives no credentials for the table's folder",
                 resource=self.name,
                 field="storage-credentials",
-                found=", ".join(
-                    str(each.get("prefix")) for each in answer.body["storage-credentials"]
-                )[:500],
+                found=self._rest.shown(
+                    ", ".join(
+                        str(each.get("prefix")) for each in answer.body["storage-credentials"]
+                    )
+                ),
                 expected=location,
             )
         expires = best[1].get("expiration-time-ms")
@@ -201,6 +225,20 @@ class UnityTable:
         if not isinstance(config, dict):
             self._refuse("config", type(config).__name__, "an object")
         environ = {name: str(config[key]) for key, name in _VARIABLES.items() if config.get(key)}
+        for key, name in _VARIABLES.items():
+            if not environ.get(name, "").isprintable():
+                self._refuse(key, "a control character", "credentials")
+        needed = _NEEDED.get(location.partition(":")[0], ())
+        if missing := [name for name in needed if name not in environ]:
+            raise AccessDenied(
+                "the catalog gives no credentials of the table's store",
+                resource=self.name,
+                field="storage-credentials.config",
+                found=self._rest.shown(", ".join(config)) or "nothing",
+                expected=", ".join(key for key, name in _VARIABLES.items() if name in missing),
+                remedy="Configure the catalog's credentials of this location, or give those of the "
+                "table by spec.storage.secretRef",
+            )
         return Vended(environ, expires)
 
     # Requests
@@ -239,6 +277,10 @@ class UnityTable:
         value = found.get(name)
         if not isinstance(value, kind) or isinstance(value, bool):
             self._refuse(name, "nothing" if value is None else value, kind.__name__)
+        if isinstance(value, int) and not 0 <= value <= _MOST:
+            self._refuse(name, value, f"0 to {_MOST}")
+        if value == "":
+            self._refuse(name, "an empty text", "a text")
         return value
 
     def _refuse(self, name: str, found: object, expected: str) -> NoReturn:
@@ -246,7 +288,7 @@ class UnityTable:
             "the catalog's answer is not that of its API",
             resource=self.name,
             field=name,
-            found=str(found)[:200],
+            found=self._rest.shown(str(found)),
             expected=expected,
             remedy="Correct the URL, or report it to the makers of the catalog",
         )
@@ -255,9 +297,12 @@ class UnityTable:
         if answer.status == 401:
             raise self._error(
                 AccessDenied,
-                "the catalog does not take the token",
+                "the catalog does not take the token"
+                if self._token()
+                else "the catalog wants a token, and there is none",
                 answer,
-                "Renew it, or correct the Secret that has it",
+                "Set TANDEM_UNITY_TOKEN to one that is valid; in a cluster, the key of the Secret "
+                "that spec.catalog.unity.tokenSecretRef names",
             )
         if answer.status == 403:
             raise self._error(

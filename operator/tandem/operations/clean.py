@@ -316,9 +316,8 @@ class CleaningRound:
         for begin in range(0, len(garbage), _AT_ONCE):
             if not self._options.may_continue():
                 return removed
-            self._table.log.commit_log.require(
-                MaintenanceRight.DATA_CLEANUP
-            )  # a round may take long
+            # Again: a round may take long.
+            self._table.log.commit_log.require(MaintenanceRight.DATA_CLEANUP)
             batch = garbage[begin : begin + _AT_ONCE]
             self._store.delete([each.file.path for each in batch])
             removed += len(batch)

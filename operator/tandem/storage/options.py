@@ -244,6 +244,8 @@ _PLAIN = re.compile(r"[\x20-\x7e]*")
 _TRUE, _FALSE = ("true", "1", "yes", "on", "y"), ("false", "0", "no", "off", "n")
 _SECRET = ("secret", "access_key", "account_key", "token", "password", "sas", "credential")
 _ALSO_SECRET = re.compile(r"private|service_account|passphrase|(^|_)pass($|_)|(^|_)key$")
+_STRONGER_THAN_SAS = frozenset({"account_key", "client_secret", "token"})
+"""What Azure's client prefers to a shared access signature, of the same Secret, too."""
 _ENVIRONMENT, _SECRET_REF, _OPTIONS = "the environment", "secretRef", "options"
 
 
@@ -303,6 +305,9 @@ def settings(
         if key in found:
             _require_allowed(key, found)
     config = {key: value for key, value in found.items() if not is_of_client(key)}
+    if scheme == "abfss" and "sas_key" in secret and _STRONGER_THAN_SAS.isdisjoint(secret):
+        # Else the client prefers an identity of the process, such as that of its pod.
+        config["credential_type"] = "sas_token"
     if "sts_endpoint" in config:
         config["endpoint_url_sts"] = config.pop("sts_endpoint")
     if "endpoint" in config and own.get("AWS_ENDPOINT_URL_S3") and scheme == "s3":

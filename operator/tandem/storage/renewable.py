@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import BinaryIO, Final
 
-from tandem.errors import StorageError
+from tandem.errors import TandemError
 from tandem.storage.store import ObjectInfo, Store
 
 VARIABLES: Final = frozenset(
@@ -145,7 +145,7 @@ class VendedStore(_Passing):
     def _renew_or_wait(self, now_ms: int) -> None:
         try:
             self._renew()
-        except StorageError:
+        except TandemError:
             if self._is_expired(now_ms):
                 raise
             self._due_ms = now_ms + _AGAIN_MS

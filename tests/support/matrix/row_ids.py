@@ -10,6 +10,7 @@ put in the place of rows, as an overwrite or a restore does, is theirs.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,11 +24,13 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class State:
-    """A version: its mark, and by `id` of each row its row id, commit version and values."""
+    """A version: its mark, and by `id` of each row its row id, commit version and values. `several`
+    are the `id`s that more than one row has: others may insert what is there."""
 
     version: int
     mark: int
     rows: Mapping[int, tuple[int, int, Values]]
+    several: frozenset[int]
 
 
 @dataclass
@@ -57,7 +60,9 @@ class RowIds:
         if len(set(ids)) < len(ids):
             self.wrong.append(f"version {snapshot.version}: ids given twice in {sorted(ids)}")
         mark = json.loads(snapshot.domains[DOMAIN].configuration)["rowIdHighWaterMark"]
-        return State(snapshot.version, mark, rows)
+        counted = Counter(row["id"] for row in found)
+        several = frozenset(key for key, count in counted.items() if count > 1)
+        return State(snapshot.version, mark, rows, several)
 
 
 def _alone(state: State) -> Iterator[str]:
@@ -71,6 +76,8 @@ def _between(old: State, new: State, *, ours: bool) -> Iterator[str]:
     if new.mark < old.mark:
         yield f"{where}the mark falls from {old.mark} to {new.mark}"
     for key, (row_id, version, values) in new.rows.items():
+        if key in old.several | new.several:
+            continue  # which of them is which is not known
         is_new = old.version < version <= new.version
         before = old.rows.get(key)
         if before is None:

@@ -111,7 +111,10 @@ def within(run: Callable[..., None], function: Callable[..., Any]) -> Command:
 
 TABLE_FILES = option(None, "Files that define the LakeTable; repeatable.", "-f", "--filename")
 TABLE = argument(
-    ..., "LOCATION_OR_NAME", "URL or path of a table, or with -f the name of a LakeTable."
+    ...,
+    "LOCATION_OR_NAME",
+    "URL or path of a table, its URL in a catalog (unity://…, hive://…, glue://…), or with -f the "
+    "name of a LakeTable.",
 )
 STORE_OPTIONS = option(
     None, "Option of the object store; repeatable.", "--option", metavar="KEY=VALUE"

@@ -165,6 +165,14 @@ def _catalog_of(text: str) -> Catalog | None:
     named = catalog_of_url(text)
     if named is None:
         return None
+    if not {"?", "#"}.isdisjoint(text):
+        [kind] = named
+        raise InvalidSpec(
+            "the URL of a table in a catalog has no query and no fragment",
+            resource=without_userinfo(text),
+            expected=_CATALOGS[kind],
+            remedy="Remove it, or percent-encode ? and # in a name",
+        )
     try:
         return Catalog.model_validate(named)
     except ValidationError as error:
@@ -211,7 +219,8 @@ def as_location(text: str) -> str:
             raise InvalidSpec(
                 "neither a location nor the path of a folder",
                 resource=text,
-                expected="file:///path, s3://bucket/path, a path, or with -f a LakeTable's name",
+                expected="file:///path, s3://bucket/path, a path, "
+                "unity://HOST/CATALOG.SCHEMA.TABLE, or with -f a LakeTable's name",
             )
         text = "file://" + quote(str(_as_a_shell_would(_at_home(text))))
     try:

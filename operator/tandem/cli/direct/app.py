@@ -213,7 +213,8 @@ def maintain(
     location_or_file: str = argument(
         ...,
         "LOCATION_OR_FILE",
-        "A file with LakeTables, or URL or path of a table, which is compacted and cleaned.",
+        "A file with LakeTables, or URL or path of a table, or its URL in a catalog, which is "
+        "compacted and cleaned.",
     ),
     dry_run: bool = DRY_RUN,
     output: Output = OUTPUT,

@@ -19,10 +19,12 @@ from urllib.parse import unquote, urlsplit
 
 from tandem.errors import InvalidSpec
 from tandem.spec import API_VERSION, LakeTable, Operation
+from tandem.spec.catalog import catalog_of_url
 from tandem.spec.loader import parse
 from tandem.spec.problems import InvalidSpecs
 from tandem.spec.resources import AnyKind
 from tandem.spec.update import SourceFormat
+from tandem.storage.paths import without_userinfo
 
 if TYPE_CHECKING:
     from tandem.cli.commands.target import Target
@@ -260,6 +262,15 @@ def source(
     """
     from tandem.cli.commands.target import as_location, key_and_value
 
+    if catalog_of_url(location) is not None:
+        raise InvalidSpec(
+            "a source cannot be named by its catalog",
+            resource="--from",
+            found=without_userinfo(location),
+            expected="the location of a table or of files",
+            remedy="Give the location, unless the catalog manages the table: such a table cannot "
+            "be a source",
+        )
     pairs = dict(key_and_value(text, "--source-option") for text in options)
     plain = "://" not in location and "/" not in location
     # A file of the working directory has no slash, which a table must have.

@@ -92,6 +92,8 @@ class CatalogLog:
     def after(self, version: int, known: Mapping[int, bytes] = MappingProxyType({})) -> Listing:
         state = self._load()
         ratified = _by_version(state)
+        if state.latest - version > _FEW + len(ratified) + len(known):
+            return self._merged(state, read_log(self._store, version + 1))
         wanted = range(version + 1, state.latest + 1)
         published = {
             each: ObjectInfo(commit_path(each), len(known[each]), 0)
@@ -214,10 +216,14 @@ class CatalogLog:
         raise CatalogForbids(
             f"the catalog permits no {maintenance}",
             resource=self._store.location,
-            field="maintenance operations",
-            found=", ".join(sorted(state.permissions or ())) or "none",
+            found="no list of permitted maintenance"
+            if state.permissions is None
+            else ", ".join(sorted(state.permissions)) or "a list without an operation",
             expected=maintenance,
-            remedy="The owner of the table grants it in the catalog; rows can still be added, "
+            remedy="A release of the catalog that has such lists is needed; rows can still be "
+            "added, updated and deleted"
+            if state.permissions is None
+            else "The owner of the table grants it in the catalog; rows can still be added, "
             "updated and deleted",
         )
 
