@@ -109,6 +109,16 @@ def test_operations_commit_through_the_catalog(stage: Stage) -> None:
     assert TOKEN not in json.dumps(stage.space.cluster.request("GET", events))
 
 
+def test_an_operation_that_is_applied_with_its_table_gets_its_locks(stage: Stage) -> None:
+    """Before the table is shown as adopted."""
+    managed = stage.unity.create_table()
+    reference = {"tableRef": {"name": "together"}}
+    source = {"format": "Parquet", "location": rows(stage.folder / "ours" / "together")}
+    stage.space.create("TableIngest", "together", {**reference, "source": source})
+    stage.table("together", managed)
+    assert stage.space.await_end("TableIngest", "together")["phase"] == "Succeeded"
+
+
 def test_a_secret_that_is_not_there_or_lacks_the_key(stage: Stage) -> None:
     managed = stage.unity.create_table()
     stage.table("absent", managed, tokenSecretRef={"name": "comes-later"})

@@ -339,6 +339,8 @@ class TableController:
                     before, log_before = self._table.snapshot, self._table.log_facts
                     self._table.due = False
                     await self._table.refresh(resource)
+                    # The operator gives locks only where it knows a table: before operations ask.
+                    self._context.show(*self._key[1:], self._table.figures)
                     # The spec may have changed meanwhile: then that one is due at once.
                     generation = resource.metadata.generation
                     same = self._table.snapshot is before and self._table.log_facts is log_before
