@@ -89,7 +89,7 @@ MEANING: Final[Mapping[Reason, str]] = {
     "ids.",
     Reason.VERSION_NOT_FOUND: "The version is not, or no longer, in the log.",
     Reason.STORE_UNSUITABLE: "The store does not support conditional puts (create if absent).",
-    Reason.ACCESS_DENIED: "The store refuses access.",
+    Reason.ACCESS_DENIED: "The store or the catalog refuses access.",
     Reason.CATALOG_FORBIDS: "The table's catalog does not permit this kind of maintenance to us: "
     "what it does not name is forbidden.",
     Reason.STORAGE_FULL: "The store is full.",
@@ -182,13 +182,11 @@ REMEDY: Final[Mapping[Reason, str]] = {
     Reason.BASE_HISTORY_GAP: "Decide whether the unmerged records are still valid: `tandem log "
     "resolve`.",
     Reason.STORE_UNSUITABLE: "Use a store with conditional puts (S3, GCS, ADLS, a local disk).",
-    Reason.ACCESS_DENIED: "Check the Secret in `spec.storage` and its permissions on the bucket, "
-    + _AGAIN
-    + ".",
+    Reason.ACCESS_DENIED: "Check the Secret in `spec.storage` and its permissions on the bucket, or "
+    "the token of `spec.catalog` and its grants, " + _AGAIN + ".",
     Reason.CATALOG_FORBIDS: "Have the owner of the table grant what the message names "
-    "(`DATA_REORGANIZATION`, `DATA_CLEANUP` or `METADATA_CLEANUP`) in the catalog, "
-    + _AGAIN
-    + ". Updates, deletes and ingests need no such grant.",
+    "(`DATA_REORGANIZATION`, `DATA_CLEANUP` or `METADATA_CLEANUP`) in a catalog that has lists of "
+    "permitted maintenance, " + _AGAIN + ". Updates, deletes and ingests need no such grant.",
     Reason.STORAGE_FULL: "Free space, " + _AGAIN + ".",
     Reason.STORAGE_ERROR: "Check the store; transient errors are retried automatically.",
     Reason.TOO_LARGE: "Find out what made the table so large. If it is meant to be, raise the "
