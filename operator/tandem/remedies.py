@@ -182,8 +182,8 @@ REMEDY: Final[Mapping[Reason, str]] = {
     Reason.BASE_HISTORY_GAP: "Decide whether the unmerged records are still valid: `tandem log "
     "resolve`.",
     Reason.STORE_UNSUITABLE: "Use a store with conditional puts (S3, GCS, ADLS, a local disk).",
-    Reason.ACCESS_DENIED: "Check the Secret in `spec.storage` and its permissions on the bucket, or "
-    "the token of `spec.catalog` and its grants, " + _AGAIN + ".",
+    Reason.ACCESS_DENIED: "Check the Secret in `spec.storage` and its permissions on the bucket, "
+    "or the token of `spec.catalog` and its grants, " + _AGAIN + ".",
     Reason.CATALOG_FORBIDS: "Have the owner of the table grant what the message names "
     "(`DATA_REORGANIZATION`, `DATA_CLEANUP` or `METADATA_CLEANUP`) in a catalog that has lists of "
     "permitted maintenance, " + _AGAIN + ". Updates, deletes and ingests need no such grant.",
