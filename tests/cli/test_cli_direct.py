@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +21,9 @@ from hypothesis import strategies as st
 
 from cli.invoke import Tandem
 from support.foreign.tables import column, write
-from support.jobs import quick_lake
 from tandem.cli.commands.arguments import names_in
 from tandem.cli.direct import app
 from tandem.cli.direct.resources import DirectOperation, assignments, source
-from tandem.delta.log.codec import encode_action
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import InvalidSpec
 from tandem.spec import KINDS, load_text
@@ -156,27 +153,6 @@ def test_an_upgrade_that_would_list_what_rules_the_statement_out_is_refused(
     assert refused.exit_code == 1
     assert "UnsupportedFeature" in refused.stdout
     assert (DeltaTable(lake).version(), DeltaTable(lake).protocol()) == (version, before)
-
-
-def test_a_delete_that_keeps_row_ids_may_enable_the_deletion_vectors_that_it_needs(
-    tandem: Tandem, tmp_path: Path
-) -> None:
-    lake = quick_lake.make(tmp_path, 1, properties={})
-    features = ["appendOnly", "invariants", "domainMetadata", "rowTracking"]
-    protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": features}
-    metadata = lake.log.snapshot().metadata
-    names = {
-        f"delta.rowTracking.materializedRow{n}ColumnName": f"_{n}" for n in ("Id", "CommitVersion")
-    }
-    tracked = replace(metadata, configuration={"delta.enableRowTracking": "true", **names})
-    lake.log_raw({"protocol": protocol}, encode_action(tracked))
-    lake.log_again(extra={"baseRowId": 0, "defaultRowCommitVersion": 1})
-    typed = ("delete", lake.path, "--where", "k = 1")
-    refused = tandem(*typed)
-    assert "only on a table with deletion vectors" in " ".join(refused.stdout.split())
-    done(tandem, *typed, "--enable-deletion-vectors")
-    assert lake.first_add.extra == {"baseRowId": 0, "defaultRowCommitVersion": 1}
-    assert lake.log.snapshot().num_files == 1
 
 
 @pytest.mark.parametrize("words", [("delete",), ("update", "--set", "n=0")])
