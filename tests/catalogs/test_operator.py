@@ -22,6 +22,7 @@ from support.cluster.operator_thread import (
     operating,
     quick_settings,
 )
+from support.foreign.process import started
 from support.http_server import EveryMethod, serving
 from support.lake.unity import TOKEN, ManagedTable, UnityServer, start_server
 
@@ -109,14 +110,26 @@ def test_operations_commit_through_the_catalog(stage: Stage) -> None:
     assert TOKEN not in json.dumps(stage.space.cluster.request("GET", events))
 
 
-def test_an_operation_that_is_applied_with_its_table_gets_its_locks(stage: Stage) -> None:
+@pytest.mark.parametrize("table_first", [True, False])
+def test_operations_that_are_applied_with_their_table_get_their_locks(
+    stage: Stage, *, table_first: bool
+) -> None:
     """Before the table is shown as adopted."""
-    managed = stage.unity.create_table()
-    reference = {"tableRef": {"name": "together"}}
-    source = {"format": "Parquet", "location": rows(stage.folder / "ours" / "together")}
-    stage.space.create("TableIngest", "together", {**reference, "source": source})
-    stage.table("together", managed)
-    assert stage.space.await_end("TableIngest", "together")["phase"] == "Succeeded"
+    managed, name = stage.unity.create_table(), f"together-{table_first}".lower()
+    with started("duckdb", managed.server.url) as duckdb:
+        rows = f"INSERT INTO {managed.full_name} SELECT range, 'v' FROM range(10)"
+        duckdb.call("sql", text=rows)
+    stage.secret(name, token=TOKEN)
+    if table_first:
+        stage.table(name, managed, tokenSecretRef={"name": name})
+    reference = {"tableRef": {"name": name}}
+    stage.space.create("TableUpdate", name, {**reference, "delete": {"where": "id = 2"}})
+    stage.space.compaction(name, name)
+    if not table_first:
+        stage.table(name, managed, tokenSecretRef={"name": name})
+    assert stage.space.await_end("TableUpdate", name)["phase"] == "Succeeded"
+    refused = condition(stage.space.await_end("TableCompaction", name))
+    assert refused["reason"] == "CatalogForbids"
 
 
 def test_a_secret_that_is_not_there_or_lacks_the_key(stage: Stage) -> None:
