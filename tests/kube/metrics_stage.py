@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any, cast
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -85,7 +86,7 @@ class Stage:
         if files is None:
             table.conditions = status.not_ready(Reason.ACCESS_DENIED, "no", 1, 0)
         else:
-            table.table = cast(Any, object())
+            table.table = cast(Any, SimpleNamespace(location=f"file:///t{number}"))
             table.conditions = status.ready(Reason.ADOPTED, "", 1, 0)
             table.facts = TableStatus(
                 version=number, segments=3, files=files, bytes=files, small_files=1, deleted_rows=2
