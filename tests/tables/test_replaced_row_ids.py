@@ -83,6 +83,7 @@ CONFLICTS = {("at start", "their compaction"), ("at start", "an update")}
 """Where others put rows of unknown age into one file with others."""
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", REPLACES)
 def test_rows_that_a_replace_keeps(timed: TimedLake, kind: str) -> None:
     lake = timed.lake
@@ -139,6 +140,7 @@ BESIDE: Mapping[str, Act] = {
 }
 
 
+@pytest.mark.matrix
 @EACH
 def test_rows_of_a_log_keep_the_ids_of_their_keys(
     spark: SparkSession, tmp_path: Path, templates: Path, vectors: bool

@@ -66,13 +66,11 @@ OPERATIONS: Mapping[str, tuple[Callable[[Lake], Operation], Mapping[str, Any]]] 
     "log merge": (merged, {"updated": (3, 13), "deleted": (14,), "inserted": (200,)}),
     "replace": (replaced, {"deleted": range(10), "inserted": range(200, 205)}),
 }
-MANY = pytest.mark.matrix
 
 
-@pytest.mark.parametrize("vectors", [True, pytest.param(False, marks=MANY)])
-@pytest.mark.parametrize(
-    "kind", ["compaction", "update", *(pytest.param(n, marks=MANY) for n in [*OPERATIONS][2:])]
-)
+@pytest.mark.matrix
+@pytest.mark.parametrize("vectors", [True, False])
+@pytest.mark.parametrize("kind", OPERATIONS)
 def test_N22_row_tracking_is_switched_meanwhile(
     spark: SparkSession, tmp_path: Path, templates: Path, kind: str, vectors: bool
 ) -> None:
