@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tandem.spark.application.policy import FIELDS, OPTION, REFUSED, SETTINGS, VALUE
+from tandem.spark.application.allowed_settings import FIELDS, REFUSED, SETTINGS
+from tandem.spark.application.policy import OPTION, VALUE
 from tandem.spark.application.template import OURS
 from tandem.spark.runtime.session import session_conf
 

@@ -12,7 +12,8 @@ import pytest
 
 from cli.kubectl_objects import Json, body, state
 from tandem.cli.kubectl.access import Access
-from tandem.cli.kubectl.report import REMOVED, Bundle, Redactor, _logs, is_harmless
+from tandem.cli.kubectl.redact import REMOVED, Redactor, is_harmless
+from tandem.cli.kubectl.report import Bundle, _logs
 from tandem.kube.client.api import Forbidden, ResourcePath
 
 

@@ -9,8 +9,9 @@ a connection to a store by other means.
     s3                 copies of ranges inside of S3
     renewable          stores whose credentials are renewed while they are in use
     rooted             `open_store`, and whether a store has put-if-absent
-    options            settings of a store's client, also by an AWS profile
+    options            settings of a store's client
     time_limits        how long a request may take
+    aws_profile        profiles of the AWS configuration files
     store_errors       what a client reports, as our errors
     allowed_locations  where tables and sources may lie
     paths              paths below a root

@@ -8,7 +8,8 @@ table's store or (except for logs, health and metrics, through the API server) t
     access      the API server, as the user, and lists of resources
     commands    commands that read, and those that change a resource
     plan        `plan`
-    report      `report`: a bundle for support, without secrets
+    report      `report`: a bundle for support
+    redact      removes secrets from it
     overview    tables and operations, problems first
     render      what is printed
     complete    the completion binary

@@ -353,7 +353,7 @@ class ApplicationSettings:
     jobs alike; `apps_dir` is the folder of `spark_apps/` in it; the templates of resources are
     merged over `template`; `ttl_s` is how long an ended application (and with it its driver's log)
     is kept, None for as long as its resource; `template_policy` applies to the templates of
-    resources, `template_allow` adds to the lists of `policy` (patterns of settings and of
+    resources, `template_allow` adds to the lists of `allowed_settings` (patterns of settings and of
     fields).
     """
 
