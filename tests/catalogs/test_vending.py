@@ -21,8 +21,7 @@ from support.http_server import EveryMethod, serving
 from support.lake.s3 import S3Server
 from support.lake.unity import TOKEN, ManagedTable, UnityServer
 from support.lake.unity_proxy import Call, Fault, Proxy, Refusal, proxy_before
-from tandem.catalogs.unity import UnityTable
-from tandem.catalogs.vending import open_vended_store
+from tandem.catalogs.unity import UnityTable, open_vended_store
 from tandem.delta.scan import scan
 from tandem.errors import AccessDenied, ObjectNotFound, StorageError
 from tandem.operations.adopt import open_table

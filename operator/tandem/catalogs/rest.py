@@ -264,11 +264,11 @@ class Rest:
             return Reply(status, {}, "", f"(answer of type {of_type})")
         # `error` of the Delta API; the fields themselves of the other calls.
         error = body.get("error")
-        told = error if isinstance(error, dict) else body
+        described = error if isinstance(error, dict) else body
         if 200 <= status < 300:
             return Reply(status, body)
-        name = self.shown(str(told.get("type") or told.get("error_code") or ""))
-        return Reply(status, body, name, self.shown(str(told.get("message") or "")))
+        name = self.shown(str(described.get("type") or described.get("error_code") or ""))
+        return Reply(status, body, name, self.shown(str(described.get("message") or "")))
 
     def shown(self, text: str) -> str:
         """A text of the service, which may repeat what it was sent, for a message."""

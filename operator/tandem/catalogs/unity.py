@@ -1,7 +1,7 @@
 """A table in Unity Catalog, by its Delta API (unitycatalog, `api/delta.yaml`, version 1.0).
 
-Answers are foreign: each field is checked before it is used. Which commit has a version is told by
-`load`, never by the status of an answer: servers differ in it.
+Answers are foreign: each field is checked before it is used. Which commit has a version is found
+by `load`, never by the status of an answer: servers differ in it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import re
 import ssl
-from collections.abc import Callable, Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -25,8 +26,9 @@ from tandem.errors import (
     UnsupportedFeature,
 )
 from tandem.json_types import Json
+from tandem.storage import Store, open_store
 from tandem.storage.paths import canonical_location, is_below
-from tandem.storage.renewable import Vended
+from tandem.storage.renewable import Vended, VendedStore
 
 API: Final = "/api/2.1/unity-catalog"
 _MANAGED: Final = ("delta.feature.catalogManaged", "delta.feature.catalogOwned-preview")
@@ -345,3 +347,39 @@ def _covers(prefix: str, location: str) -> int:
     except InvalidSpec:
         return 0
     return len(folder) if is_below(location, folder) else 0
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def open_vended_store(
+    table: UnityTable,
+    location: str,
+    options: Mapping[str, str],
+    *,
+    allowed_prefixes: Sequence[str] = (),
+    ceiling_s: float | None = None,
+    now_ms: Callable[[], int] = _now_ms,
+) -> Store:
+    """The store of a table whose credentials nothing else gives: no Secret, no variable. Those of
+    the process are for other tables. A local folder needs none.
+
+    Args:
+        location: the table's, canonical.
+        options: as the other arguments, of `open_store`.
+    Raises: as `UnityTable.credentials`, `open_store`.
+    """
+
+    def opened(environ: Mapping[str, str]) -> Store:
+        return open_store(
+            location,
+            options,
+            allowed_prefixes=allowed_prefixes,
+            environ=environ,
+            ceiling_s=ceiling_s,
+        )
+
+    if location.startswith("file:"):
+        return opened({})
+    return VendedStore(lambda: table.credentials(location), opened, now_ms)

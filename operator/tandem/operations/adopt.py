@@ -105,7 +105,7 @@ def open_table(
     storage = resource.spec.storage
     prefixes = allowed_prefixes or storage.clone_sources
     if entry is not None and entry.unity is not None and storage.secret_ref is None:
-        from tandem.catalogs.vending import open_vended_store
+        from tandem.catalogs.unity import open_vended_store
 
         store = open_vended_store(
             entry.unity,

@@ -1,7 +1,7 @@
 """A catalog of one table in memory: the slow obvious model of one, with a place to make it fail.
 
-It ratifies one commit a version, in order, and keeps them all. What it is told of published
-versions must be true, or it fails the test.
+It ratifies one commit a version, in order, and keeps them all. A report of published versions
+must be true, or it fails the test.
 """
 
 from __future__ import annotations
