@@ -167,7 +167,7 @@ def test_ids_of_32_bits_are_ids(lake: QuickLake, operation: str) -> None:
 
 @pytest.mark.parametrize("operation", MOVES)
 def test_two_columns_of_one_name(lake: QuickLake, operation: str) -> None:
-    """Engines read different ones."""
+    """Spark reads neither."""
     columns = [pa.array([*range(first, first + 10)], pa.int64()) for first in (0, 40)]
     written_again(lake, **dict(zip((IDS, f"{IDS}2"), columns, strict=True)))
     refused(lake, MOVES[operation](lake), "StorageError", IDS)

@@ -236,8 +236,8 @@ def test_a_commit_that_was_published_and_forgotten_meanwhile_is_ours_by_its_toke
     assert not table.log.is_ours(1, "u")
 
 
-def test_a_catalog_that_never_answers_leaves_the_outcome_open() -> None:
-    table = Managed()
+def _unanswered(table: Managed) -> list[CatalogCall]:
+    """The requests of a commit with the token `t`, none of which has arrived yet."""
     snapshot, actions = table.log.snapshot(), table.actions("ours")
     requests: list[CatalogCall] = []
 
@@ -249,6 +249,12 @@ def test_a_catalog_that_never_answers_leaves_the_outcome_open() -> None:
     table.catalog.fault = late
     with pytest.raises(OutcomeUnknown):
         table.log.commit_after(snapshot, actions, token="t")
+    return requests
+
+
+def test_a_catalog_that_never_answers_leaves_the_outcome_open() -> None:
+    table = Managed()
+    requests = _unanswered(table)
     assert not table.log.is_ours(1, "t")
     requests[0].send()
     table.heal()
@@ -260,17 +266,7 @@ def test_a_catalog_that_never_answers_leaves_the_outcome_open() -> None:
 
 def test_F29_a_request_that_arrives_after_another_commit_is_refused() -> None:
     table = Managed()
-    snapshot, actions = table.log.snapshot(), table.actions("ours")
-    requests: list[CatalogCall] = []
-
-    def late(call: CatalogCall) -> None:
-        if (call.name, call.when) == ("add_commit", "before"):
-            requests.append(call)
-            raise OutcomeUnknown("no answer")
-
-    table.catalog.fault = late
-    with pytest.raises(OutcomeUnknown):
-        table.log.commit_after(snapshot, actions, token="t")
+    requests = _unanswered(table)
     table.heal()
     table.put("abandonment")
     for each in requests:

@@ -76,7 +76,7 @@ def test_only_the_columns_asked_for_are_read(root: Path, monkeypatch: pytest.Mon
 
 
 def test_of_two_columns_of_one_name_none_is_read(root: Path) -> None:
-    """Engines read different ones."""
+    """Spark, pyarrow and Polars read neither, DuckDB the first."""
     ones, twos = pa.array([1]), pa.array([2])
     twice = pa.Table.from_arrays([ones, ones, twos], names=["id", "x", "x"])
     write(root, column("id"), column("x"), rows=twice)

@@ -21,6 +21,7 @@ from support.cluster.child_hooks import Halts, kill, quickly, recorded
 from support.cluster.operator_thread import Resources, condition, operating
 from support.jobs import quick_lake
 from support.some import few
+from support.waiting import await_that
 from tandem.errors import InvalidSpec, Reason
 from tandem.intervals import ALWAYS, EVERYWHERE, IntervalSet, TimeInterval
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
@@ -252,9 +253,15 @@ def test_a_child_begins_with_more_than_it_may_leave_unread(
         space.compaction(name, "t1", suspend=True, sparkTemplate=template)
     with operating(settings_of(space.cluster, space.namespace), stage.jobs):
         table, lake = stage.lake()
-        # Less than all of them, and more than their new statuses at once on a busy machine.
-        monkeypatch.setattr(link_module, "_UNSENT", 5_500_000)
-        kill(stage.children.only())
+        with monkeypatch.context() as patched:
+            patched.setattr(link_module, "_UNSENT", 2_000_000)
+            killed = stage.children.only()
+            kill(killed)
+            await_that(
+                lambda: any(each.runs for each in stage.children.living() if each is not killed),
+                "no child begins",
+            )
+        # Later, it may get the new statuses of all of them at once.
         operation = stage.apply(table, lake.compaction("Major"))
         assert space.await_end(*operation)["attempt"] == 1
         assert len(stage.children.living()) == 1

@@ -54,8 +54,8 @@ class FieldIndex:
         By field id if the table maps by id and the file has ids, otherwise by physical name
         (exact, or else the only one that differs in case, as in Spark).
 
-        Raises: pa.ArrowInvalid if several are spelled as in the table, of which engines read
-            different ones, or if several differ only in case, and none is spelled so.
+        Raises: pa.ArrowInvalid if several are spelled as in the table, as Spark does, or if several
+            differ only in case, and none is spelled so.
         """
         if by_id and field.field_id is not None and self._ids:
             return self._ids.get(str(field.field_id).encode())
