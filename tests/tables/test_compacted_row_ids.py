@@ -129,6 +129,7 @@ MEANWHILE: tuple[Callable[[Lake], None], ...] = (
 )
 
 
+@pytest.mark.part(4)
 @pytest.mark.parametrize("kind", ["copied", "sorted"])
 def test_other_writers_meanwhile(lake: Lake, kind: str) -> None:
     since = lake.version
@@ -144,6 +145,7 @@ def test_other_writers_meanwhile(lake: Lake, kind: str) -> None:
     check_log(lake, since)
 
 
+@pytest.mark.part(2)
 def test_row_tracking_is_enabled_or_disabled_meanwhile(lake: Lake) -> None:
     for tracking in ("false", "true"):
         lake.do(lake.ingest(rows(range(200, 205) if tracking == "true" else range(205, 210))))
@@ -155,6 +157,7 @@ def test_row_tracking_is_enabled_or_disabled_meanwhile(lake: Lake) -> None:
     assert ids(lake) == before
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize("mode", ["name", "id"])
 def test_partitions_and_mapped_columns(
     zstd: SparkSession, tmp_path: Path, templates: Path, mode: str

@@ -299,6 +299,7 @@ def test_an_edit_from_a_time_without_row_tracking_is_no_heir(tmp_path: Path) -> 
     assert lake.log.snapshot().num_files == 2
 
 
+@pytest.mark.part(2)
 @EACH
 def test_spark_sees_the_same_ids(
     spark: SparkSession, tmp_path: Path, templates: Path, vectors: bool

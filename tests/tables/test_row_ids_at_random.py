@@ -128,6 +128,7 @@ def check(lake: QuickLake, version: int) -> None:
         assert (row_id, own) == (before[key][0], kept), (version, key)
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize("part", range(2))
 def test_R11_R12_every_commit_keeps_the_ids_of_rows(tmp_path: Path, part: int) -> None:
     count = few(4, 40)
