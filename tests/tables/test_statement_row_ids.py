@@ -18,7 +18,8 @@ from pyspark.sql import SparkSession
 from support.jobs.quick_lake import ArrowLake, arrow_ports, of_kind
 from support.lake.lake import INSERT_ALL, Lake, Lakes
 from support.lake.rows import rows
-from tables.test_compacted_row_ids import again, in_files, quick, with_all_kinds_of_ids
+from support.lake.tracking import in_files
+from tables.test_compacted_row_ids import again, quick, with_all_kinds_of_ids
 from tables.test_row_tracking import Ids, check_log, ids
 from tandem.delta.log.codec import encode_action
 from tandem.operations.machine.events import Point
