@@ -26,7 +26,13 @@ from tandem.delta.datafiles.footer import (
     read_footer,
 )
 from tandem.delta.datafiles.joined_files import ChunkSource
-from tandem.delta.datafiles.progressions import Progression, chunk_of, optional_element
+from tandem.delta.datafiles.progressions import (
+    NOWHERE,
+    Places,
+    Progression,
+    chunk_of,
+    optional_element,
+)
 from tandem.delta.datafiles.reader import DataFileReader, RowOrigin, TableFormat
 from tandem.delta.datafiles.writer import arrow_writer, codec_of
 from tandem.delta.schema import to_arrow_field
@@ -145,12 +151,22 @@ class RowIdColumns:
         self._readers: dict[tuple[str, ...], DataFileReader] = {}
 
     def of(
-        self, number: int, group: RowGroup, position: int, names: Sequence[str]
+        self,
+        number: int,
+        group: RowGroup,
+        position: int,
+        names: Sequence[str],
+        without_version: Places = NOWHERE,
     ) -> list[ChunkSource]:
         """Those with these names, of a row group that begins at this position of the file, as
-        columns after its own. Raises: FooterInvalid, StorageError."""
+        columns after its own.
+
+        Args:
+            without_version: rows that get no version, ascending; of a file without these columns.
+        Raises: FooterInvalid, StorageError.
+        """
         if self._in_file is None:
-            return [self._of_log(position, group, names)]
+            return [self._of_log(position, group, names, without_version)]
         source, footer = self._in_file
         found = whole_columns(footer, number, self._table)
         whole = {name: found[name] for name in names if name in found}
@@ -171,16 +187,21 @@ class RowIdColumns:
             )
         return self._readers[names]
 
-    def _of_log(self, position: int, group: RowGroup, names: Sequence[str]) -> ChunkSource:
+    def _of_log(
+        self, position: int, group: RowGroup, names: Sequence[str], without_version: Places
+    ) -> ChunkSource:
         assert self._origin is not None
         ids = Progression(self._origin.base_id + position, 1, group.rows)
         versions = Progression(self._origin.version, 0, group.rows)
         indexed = any(chunk.offset_index is not None for chunk in group.chunks)
         codec = codec_of(self._table.configuration)
         data, chunks = MAGIC, dict[str, ColumnChunk]()
-        for name, numbers in zip(self._table.row_ids, (ids, versions), strict=True):
+        found = (ids, NOWHERE), (versions, without_version)
+        for name, (numbers, nulls) in zip(self._table.row_ids, found, strict=True):
             if name in names:
-                chunks[name], more = chunk_of(name, numbers, len(data), codec, indexed=indexed)
+                chunks[name], more = chunk_of(
+                    name, numbers, len(data), codec, indexed=indexed, nulls=nulls
+                )
                 data += more
         footer = FileFooter(len(data), 1, (), (), {}, b"", b"")
         source = cast(BinaryIO, pa.BufferReader(data))
