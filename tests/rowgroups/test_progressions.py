@@ -91,7 +91,7 @@ def test_other_readers_find_the_numbers(tmp_path: Path, codec: str, indexed: boo
         assert pq.read_table(path)["n"].equals(wanted)
         assert wanted.equals(pl.read_parquet(path).to_arrow()["n"])
         assert wanted.equals(go_parquet.read(path)["n"])
-        found = duckdb.sql(f"SELECT n FROM read_parquet('{path}')").to_arrow_table()
+        found = duckdb.read_parquet(str(path)).to_arrow_table()
         assert wanted.equals(found["n"])
         bounds = pq.read_metadata(path).row_group(0).column(0).statistics
         there = wanted.drop_null()
