@@ -15,7 +15,7 @@ from typing import BinaryIO, Final, Self, TypeVar, cast
 import pyarrow as pa
 
 from tandem.delta.datafiles import thrift
-from tandem.delta.datafiles.copyable import CHILDREN, columns_of, is_leaf, written_by_us
+from tandem.delta.datafiles.copyable import CHILDREN, columns_of, is_leaf
 from tandem.delta.datafiles.footer import (
     MAGIC,
     ColumnChunk,
@@ -40,6 +40,8 @@ from tandem.storage.store import Store
 
 MOST_ROWS: Final = 1 << 24
 """Rows of a row group that is copied at most if its file has ids: they are in memory at once."""
+_BY_TYPE: Final = b"\x1c\x00\x00"
+"""The order of a column's values is that of its type."""
 T = TypeVar("T")
 
 
@@ -75,10 +77,10 @@ def without_row_ids(footer: FileFooter, names: Sequence[str]) -> FileFooter:
 
 def with_row_ids(footer: FileFooter, table: TableFormat) -> FileFooter:
     """The schema of a footer that has none of these columns, with them at its end."""
-    ours, count = written_by_us(table), len(table.row_ids)
-    orders = [*_structs(footer.orders), *_structs(ours.orders)[-count:]]
-    root = _with_columns(footer.schema[0], len(list(columns_of(footer.schema))) + count)
-    schema = (root, *footer.schema[1:], *ours.schema[-count:])
+    ours = [optional_element(name) for name in table.row_ids]
+    orders = [*_structs(footer.orders), *[_BY_TYPE] * len(ours)]
+    root = _with_columns(footer.schema[0], len(list(columns_of(footer.schema))) + len(ours))
+    schema = (root, *footer.schema[1:], *ours)
     return replace(footer, schema=schema, orders=thrift.list_bytes(orders))
 
 
