@@ -75,6 +75,8 @@ _PAUSE_S = 1.0
 """Between two tries of a write while the API server is unavailable."""
 _START_S = 5.0
 """How long an application that is deleted while its process starts waits for that."""
+_RENEW_S = 10.0
+"""How often the credentials of a running job are read again, if they may be renewed."""
 _ORPHANED = frozenset({states.SUBMITTED, states.RUNNING, states.UNKNOWN})
 
 
@@ -118,7 +120,8 @@ class ApplicationController:
         self._start: asyncio.Future[None] | None = None
         self._started = ""
         self._folder: Path | None = None
-        """The Secrets of an application that serves, as files."""
+        """The Secrets that it mounts, as files."""
+        self._renewed_s = 0.0
         self._slot = False
         self._seen = version_number(version_of(body))
         self._submitted: Json | None = None
@@ -218,10 +221,7 @@ class ApplicationController:
             return states.SUBMITTED
         try:
             environ = await secrets_of(self._host.api, self._body)
-            if serves(self._body):
-                self._remove_folder()
-                self._folder = Path(tempfile.mkdtemp(prefix="tandem-dev-"))
-                environ |= await mounted(self._host.api, self._body, self._folder)
+            environ |= await self._mount()
             request = request_of(self._body, self.key, environ)
             self._started = self.key
             self._start = asyncio.ensure_future(
@@ -244,8 +244,32 @@ class ApplicationController:
             states.RUNNING, sparkApplicationId=f"spark-{self._uid.replace('-', '')}"
         )
 
+    async def _mount(self) -> dict[str, str]:
+        """Write what its pod mounts. Waits for what is not there yet, as a kubelet does."""
+        self._remove_folder()
+        folder = self._folder = Path(tempfile.mkdtemp(prefix="tandem-dev-"))
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + _START_S
+        while True:
+            try:
+                return await mounted(self._host.api, self._body, folder)
+            except InvalidApplication:
+                if loop.time() > until_s:
+                    raise
+            await self._pause(_PAUSE_S / 5)
+
+    async def _renew(self) -> None:
+        """Write renewed credentials now and then, as a kubelet does."""
+        now_s = asyncio.get_running_loop().time()
+        if self._folder is None or serves(self._body) or now_s < self._renewed_s + _RENEW_S:
+            return
+        self._renewed_s = now_s
+        with suppress(InvalidApplication):  # the job has the last ones
+            await mounted(self._host.api, self._body, self._folder)
+
     async def _watch_job(self) -> str:
         while not (self._suspended() or self._changed_spec()):
+            await self._renew()
             status = await self._host.blocking(self._host.runner.status, self.key)
             if status.phase is JobPhase.ENDED:
                 await self._end_job()
