@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 import time
@@ -25,8 +26,14 @@ from tandem.catalogs.unity import UnityTable, open_vended_store
 from tandem.delta.scan import scan
 from tandem.errors import AccessDenied, ObjectNotFound, StorageError
 from tandem.operations.adopt import open_table
-from tandem.storage import open_store
-from tandem.storage.renewable import RenewableStore, VendedStore, vended_environ
+from tandem.storage import Store, open_store, renewable
+from tandem.storage.renewable import (
+    CREDENTIALS_VARIABLE,
+    RenewableStore,
+    Vended,
+    VendedStore,
+    vended_for,
+)
 
 HOUR_MS = 3_600_000
 
@@ -217,6 +224,9 @@ class Clock:
     def now_ms(self) -> int:
         return int(time.time() * 1000) + self.ahead_ms
 
+    def time_ns(self) -> int:
+        return self.now_ms() * 1_000_000
+
 
 def test_a_store_with_vended_credentials_outlives_them(
     table: ManagedTable, proxy: Proxy, s3_server: S3Server
@@ -234,11 +244,63 @@ def test_a_store_with_vended_credentials_outlives_them(
     clock.ahead_ms = HOUR_MS // 2 + 60_000
     with pytest.raises(AccessDenied):
         store.get("a")
-    clock.ahead_ms += HOUR_MS
+    clock.ahead_ms += HOUR_MS // 4
     vend(proxy, good)
     assert store.get("a") == b"1"
     assert proxy.kinds().count("CREDENTIALS") == 3
     assert [info.path for info in store.list()] == ["a"]
+
+
+def test_a_job_outlives_the_credentials_that_its_file_had_first(
+    s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As its driver and its workers open stores, against a real S3 server."""
+    clock, file = Clock(), tmp_path / "credentials.json"
+    begin_ms = clock.now_ms()
+
+    def give(good: bool, until_ms: int) -> None:
+        secret = s3_server.secret_key if good else "expired"
+        environ = {**s3_server.environ, "AWS_SECRET_ACCESS_KEY": secret}
+        file.write_bytes(Vended(environ, begin_ms + until_ms).encode())
+
+    monkeypatch.setattr(renewable, "time", clock)
+    monkeypatch.setenv(CREDENTIALS_VARIABLE, str(file))
+    location = s3_server.fresh_location()
+    give(True, HOUR_MS)
+    store = open_store(location, s3_server.options)
+    sent = pickle.dumps(store)
+    assert s3_server.secret_key.encode() not in sent
+    workers: Store = pickle.loads(sent)
+    for each in (store, workers):
+        each.put("a", b"1")
+    give(False, HOUR_MS)
+    assert store.get("a") == workers.get("a") == b"1"  # the file is not read again before its time
+    give(True, 2 * HOUR_MS)
+    clock.ahead_ms = HOUR_MS + 60_000
+    assert store.get("a") == workers.get("a") == b"1"
+    file.unlink()
+    clock.ahead_ms += HOUR_MS // 2
+    assert store.get("a") == b"1"  # with the last ones, as long as they are good
+    clock.ahead_ms += HOUR_MS // 2
+    with pytest.raises(StorageError, match="file of credentials cannot be read"):
+        store.get("a")
+    give(False, HOUR_MS)
+    with pytest.raises(StorageError, match="credentials of the store are over"):
+        store.get("a")
+    give(True, 3 * HOUR_MS)
+    assert store.get("a") == b"1"
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"environ": {}}', '{"secret": "hush"}'])
+def test_a_file_without_credentials_is_refused_and_not_repeated(
+    content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "credentials.json"
+    file.write_text(content)
+    monkeypatch.setenv(CREDENTIALS_VARIABLE, str(file))
+    with pytest.raises(StorageError, match="cannot be read") as found:
+        open_store("s3://b/t", {"region": "us-east-1"})
+    assert "hush" not in str(found.value)
 
 
 def test_operations_on_a_table_in_s3_have_only_what_its_catalog_vends(
@@ -260,7 +322,9 @@ def test_operations_on_a_table_in_s3_have_only_what_its_catalog_vends(
     ids = scan(opened.log.snapshot(), opened.store, ["id"]).read_all()["id"].to_pylist()
     assert sorted(ids) == [n for n in range(30) if n != 3]
     # What a job elsewhere would have, and no more.
-    assert vended_environ(RenewableStore(opened.store)) == s3_server.environ
+    vended = vended_for(RenewableStore(opened.store))
+    assert vended is not None
+    assert vended.environ == s3_server.environ
     assert s3_server.secret_key not in f"{opened!r} {opened.store!r}"
 
 
