@@ -258,7 +258,7 @@ class ApplicationRunner:
 
     async def _put_secret(self, name: str, vended: Vended) -> None:
         """Create or renew the Secret of an application of ours, which is deleted with it."""
-        found = self._cache.get(self._namespace, name) or await self._read(name)
+        found = await self._read(name)
         if found is None or not self._is_ours(found):
             return
         group, version, _ = self._builder.resource
