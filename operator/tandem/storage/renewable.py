@@ -118,12 +118,9 @@ def read_vended(path: str) -> Vended:
     try:
         return Vended(**json.loads(Path(path).read_bytes()))
     except (OSError, ValueError, TypeError) as error:
+        found = type(error).__name__  # its text may have the credentials
         raise StorageError(
-            "the file of credentials cannot be read",
-            resource=path,
-            field=CREDENTIALS_VARIABLE,
-            found=type(error).__name__,  # its text may have the credentials
-            expected="credentials that a catalog vends",
+            "the file of credentials cannot be read", resource=path, found=found
         ) from None
 
 
@@ -189,12 +186,8 @@ class VendedStore(_Passing):
         now_ms, expires_ms = self._now_ms(), vended.expires_ms
         left_ms = None if expires_ms is None else expires_ms - now_ms
         if left_ms is not None and left_ms <= 0:
-            raise StorageError(
-                "the credentials of the store are over",
-                found=f"{-left_ms // 1000} s ago, by the clock of this machine",
-                expected="credentials that were renewed",
-                remedy="Look for errors of the operator and of the catalog, and at their clocks",
-            )
+            ago = f"{-left_ms // 1000} s ago, by the clock of this machine"
+            raise StorageError("the credentials of the store are over", found=ago)
         # In this order: a call that sees the new time sees the new store, too.
         self._store, self._last = self._opened(vended.environ), vended
         self._due_ms = None if left_ms is None else now_ms + left_ms // 2

@@ -76,7 +76,9 @@ _PAUSE_S = 1.0
 _START_S = 5.0
 """How long an application that is deleted while its process starts waits for that."""
 _RENEW_S = 10.0
-"""How often the credentials of a running job are read again, if they may be renewed."""
+"""How often the credentials of a running job are read again, if they are a file."""
+_LOOKS = 20
+"""For a Secret that is not there yet, within `_START_S`."""
 _ORPHANED = frozenset({states.SUBMITTED, states.RUNNING, states.UNKNOWN})
 
 
@@ -121,7 +123,6 @@ class ApplicationController:
         self._started = ""
         self._folder: Path | None = None
         """The Secrets that it mounts, as files."""
-        self._renewed_s = 0.0
         self._slot = False
         self._seen = version_number(version_of(body))
         self._submitted: Json | None = None
@@ -248,28 +249,19 @@ class ApplicationController:
         """Write what its pod mounts. Waits for what is not there yet, as a kubelet does."""
         self._remove_folder()
         folder = self._folder = Path(tempfile.mkdtemp(prefix="tandem-dev-"))
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + _START_S
-        while True:
-            try:
+        for _ in range(_LOOKS):
+            with suppress(InvalidApplication):
                 return await mounted(self._host.api, self._body, folder)
-            except InvalidApplication:
-                if loop.time() > until_s:
-                    raise
-            await self._pause(_PAUSE_S / 5)
-
-    async def _renew(self) -> None:
-        """Write renewed credentials now and then, as a kubelet does."""
-        now_s = asyncio.get_running_loop().time()
-        if self._folder is None or serves(self._body) or now_s < self._renewed_s + _RENEW_S:
-            return
-        self._renewed_s = now_s
-        with suppress(InvalidApplication):  # the job has the last ones
-            await mounted(self._host.api, self._body, self._folder)
+            await self._pause(_START_S / _LOOKS)
+        return await mounted(self._host.api, self._body, folder)
 
     async def _watch_job(self) -> str:
+        loop, due_s = asyncio.get_running_loop(), 0.0
         while not (self._suspended() or self._changed_spec()):
-            await self._renew()
+            if self._folder is not None and not serves(self._body) and loop.time() >= due_s:
+                due_s = loop.time() + _RENEW_S
+                with suppress(InvalidApplication):  # it has the last credentials
+                    await mounted(self._host.api, self._body, self._folder)
             status = await self._host.blocking(self._host.runner.status, self.key)
             if status.phase is JobPhase.ENDED:
                 await self._end_job()

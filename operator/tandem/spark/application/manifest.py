@@ -178,7 +178,7 @@ def service_application(body: Json, service: ServicePlacement) -> Json:
 def _mount(inner: Json, container: Json, service: ServicePlacement, field: str) -> None:
     """Add a folder for each Secret, and room for answers."""
     volumes, mounts = inner.setdefault("volumes", []), container.setdefault("volumeMounts", [])
-    _require_lists(field, volumes=volumes, volumeMounts=mounts)
+    _require_lists(volumes, mounts, field)
     for number, name in enumerate(service.secrets):
         volume = f"tandem-secret-{number}"
         volumes.append({"name": volume, "secret": {"secretName": name}})
@@ -188,12 +188,12 @@ def _mount(inner: Json, container: Json, service: ServicePlacement, field: str) 
             volume["emptyDir"] = {"sizeLimit": str(service.disk)}
 
 
-def _require_lists(field: str, **lists: Any) -> None:
-    for name, found in lists.items():
+def _require_lists(volumes: Any, mounts: Any, field: str) -> None:
+    for path, found in ((f"{field}.volumes", volumes), (f"{field}.volumeMounts", mounts)):
         if not isinstance(found, Sequence) or isinstance(found, str):
             raise InvalidSpec(
                 "is not a list",
-                field=f"{field}.{name}",
+                field=path,
                 found=type(found).__name__,
                 expected="a list, as in a pod",
                 remedy="Correct it, or remove it",
@@ -249,11 +249,11 @@ def complete_pods(
             container["envFrom"] = [*(container.get("envFrom") or []), *credentials]
         _add_scratch(pod, container, part, spec.get("sparkConf") or {})
         if vended_secret:
-            _mount_credentials(pod["template"]["spec"], container, part, vended_secret)
+            _mount_credentials(pod["template"]["spec"], container, vended_secret)
 
 
-def _mount_credentials(inner: Json, container: Json, part: str, secret_name: str) -> None:
-    """Mount a Secret that is renewed. Raises: InvalidSpec if a template has no lists there."""
+def _mount_credentials(inner: Json, container: Json, secret_name: str) -> None:
+    """Mount a Secret that is renewed. As for `_add_scratch`, lists are checked elsewhere."""
     file = f"{_CREDENTIALS}/{CREDENTIALS_FILE}"
     for where, key, added in (
         (inner, "volumes", {"secret": {"secretName": secret_name}}),
@@ -261,8 +261,8 @@ def _mount_credentials(inner: Json, container: Json, part: str, secret_name: str
         (container, "env", {"name": CREDENTIALS_VARIABLE, "value": file}),
     ):
         found = where.get(key) or []
-        _require_lists(f"spec.sparkTemplate.spec.{part}.template.spec", **{key: found})
-        where[key] = [*found, {"name": CREDENTIALS_VOLUME, **added}]
+        if isinstance(found, list):
+            where[key] = [*found, {"name": CREDENTIALS_VOLUME, **added}]
 
 
 def _add_scratch(pod: Json, container: Json, part: str, conf: Mapping[str, Any]) -> None:
