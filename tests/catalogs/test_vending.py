@@ -14,18 +14,27 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from catalogs.managed import compact, delete, lake_table, rows_of
 from support.foreign.process import started
 from support.http_server import EveryMethod, serving
+from support.jobs.job_files import control, input_files
 from support.lake.s3 import S3Server
 from support.lake.unity import TOKEN, ManagedTable, UnityServer
 from support.lake.unity_proxy import Call, Fault, Proxy, Refusal, proxy_before
+from support.waiting import await_that
 from tandem.catalogs.unity import UnityTable, open_vended_store
+from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.scan import scan
 from tandem.errors import AccessDenied, ObjectNotFound, StorageError
+from tandem.jobs.formats import JobBin, RewriteJob
+from tandem.jobs.runner import LOST, JobPhase, JobRequest
 from tandem.operations.adopt import open_table
+from tandem.spark.local_spark import LocalRunner
+from tandem.spark.runtime.control import encode
 from tandem.storage import Store, open_store, renewable
 from tandem.storage.renewable import (
     CREDENTIALS_VARIABLE,
@@ -289,6 +298,46 @@ def test_a_job_outlives_the_credentials_that_its_file_had_first(
         store.get("a")
     give(True, 3 * HOUR_MS)
     assert store.get("a") == b"1"
+
+
+@pytest.mark.matrix
+def test_a_job_on_spark_outlives_its_credentials(
+    s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its driver and its workers have them in a file alone, where each is good for 5 s."""
+    location, file = s3_server.fresh_location(), tmp_path / "credentials.json"
+    for first in (0, 10):
+        rows = pa.table({"id": range(first, first + 10)})
+        write_deltalake(location, rows, mode="append", storage_options=s3_server.storage_options)
+    store = s3_server.open(location)
+    snapshot = DeltaLog(store).snapshot()
+    bins = (JobBin(inputs=(0, 1)),)
+    inputs = input_files(store, snapshot)
+    job = control(store, snapshot, RewriteJob(inputs=inputs, bins=bins, target_file_size=1 << 20))
+    of_workers = job.spec.table.model_copy(update={"storage_options": s3_server.options})
+    store.put(job.path("job.json"), encode(job.spec.model_copy(update={"table": of_workers})))
+    request = JobRequest(
+        *("outlives", "rewrite", location, job.path("job.json")),
+        storage_options=tuple(s3_server.options.items()),
+        environ=((CREDENTIALS_VARIABLE, str(file)),),
+    )
+    for name in s3_server.environ:
+        monkeypatch.delenv(name, raising=False)
+    runner, given = LocalRunner(logs=tmp_path / "logs"), list[int]()
+
+    def renew() -> bool:
+        given.append(renewable.unix_ms() + 5_000)
+        fresh = tmp_path / "fresh"
+        fresh.write_bytes(Vended(s3_server.environ, given[-1]).encode())
+        fresh.replace(file)
+        return runner.status(request.name).phase in LOST
+
+    renew()
+    runner.start(request)
+    await_that(renew, lambda: runner.status(request.name))
+    assert runner.status(request.name).phase is JobPhase.ENDED
+    assert given[0] < renewable.unix_ms()
+    assert store.head(job.round_path(0, "result.json")).size > 0
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"environ": {}}', '{"secret": "hush"}'])
