@@ -17,6 +17,7 @@ from tables.test_row_tracking import alter, ids
 from tables.test_statement_row_ids import assert_ids
 from tandem.operations.machine.events import Point
 from tandem.spec.resources import Operation
+from tandem.spec.status import Phase
 
 BOTH = range(20)
 Step = Callable[[Lake], object]
@@ -67,6 +68,8 @@ OPERATIONS: Mapping[str, tuple[Callable[[Lake], Operation], Mapping[str, Any]]] 
     "replace": (replaced, {"deleted": range(10), "inserted": range(200, 205)}),
 }
 
+REWRITES = ("compaction", "sort")
+
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("vectors", [True, False])
@@ -85,7 +88,9 @@ def test_N22_row_tracking_is_switched_meanwhile(
         held = lake.hold(make(lake), Point.PUT_COMMIT)
         act(lake)
         before = ids(lake) if enabled else dict.fromkeys(BOTH, (0, 0))
-        held.succeed()
+        # Without vectors, Spark's delete makes one of the two files again.
+        alone = kind in REWRITES and not vectors and act is suspended_for_a_while
+        assert held.finish().phase is (Phase.SUPERSEDED if alone else Phase.SUCCEEDED)
         if enabled:
             given = {key: {*of} & ({*before} | {*range(200, 205)}) for key, of in changes.items()}
             assert_ids(ids(lake), before, lake.version, **given)
