@@ -8,14 +8,17 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake, just_before
+from support.lake import rows as model
 from support.lake import timed
 from support.lake.feed import FEED, assert_feed, changes_of, counts
-from support.lake.lake import DELETION_VECTORS, loads, reason
+from support.lake.lake import DELETION_VECTORS, INSERT_ALL, loads, reason
 from support.lake.log_blocks import LogBlocks
 from support.lake.plain import Hits, deletes, updates
 from support.lake.timed import TimedLake, day, hours
@@ -59,23 +62,24 @@ def test_an_update_has_both_images_of_each_row(lake: QuickLake) -> None:
 
 def test_a_delete_names_change_files_only_if_a_file_is_made_again(lake: QuickLake) -> None:
     lake.do(lake.delete("k = 1 AND id < 20"))
+    lake.do(lake.delete("id = 2"))
     by_edits = not any(add.deletion_vector for add in lake.commit().adds)
     assert names_change_files(lake) is by_edits
     lake.do(lake.delete("id >= 30"))
     assert not names_change_files(lake)  # a whole file
-    assert [counts(each) for each in assert_feed(lake)] == [{"delete": 4}, {"delete": 10}]
+    shown = [counts(each) for each in assert_feed(lake)]
+    assert shown == [{"delete": 4}, {"delete": 1}, {"delete": 10}]
 
 
 def test_a_merge_has_all_of_its_changes_or_those_that_readers_derive(lake: QuickLake) -> None:
     lake.do(lake.merge(((3, 3, -3), (60, 0, 6), (61, 1, 7))))
     assert names_change_files(lake)
-    new = {"whenNotMatched": [{"insertAll": {}}]}
-    lake.do(lake.merge(((4, 4, 4), (70, 0, 7)), **new))
+    lake.do(lake.merge(((4, 4, 4), (70, 0, 7)), **INSERT_ALL))
     assert not names_change_files(lake)
-    clauses = {
+    clauses: dict[str, Any] = {
         "whenMatched": [{"where": "t.k = 0", "delete": {}}, {"update": {"set": {"v": "s.v"}}}],
         "whenNotMatchedBySource": [{"where": "t.id > 35", "delete": {}}],
-        **new,
+        **INSERT_ALL,
     }
     lake.do(lake.merge(((0, 0, 1), (6, 1, -6), (90, 0, 9)), **clauses))
     assert [counts(each) for each in assert_feed(lake)] == [
@@ -130,9 +134,11 @@ def test_a_replace_and_a_drop(tmp_path: Path, vectors: bool) -> None:
     new = hours(day(2), first=500)
     made.do(table.replace(timed.interval(24, 48), rows=new))
     assert names_change_files(made) is not vectors
-    made.do(table.replace(timed.interval(0, 24)))
-    shown = assert_feed(made)
-    assert counts(shown[0])["insert"] == len(new)
+    # A part of what is left: of a whole file that has a vector, deltalake 1.6.6 shows the rows that
+    # were deleted before (Spark, those that were not: `test_change_feed_spark`).
+    made.do(table.replace(timed.interval(0, 23)))
+    shown = [counts(each) for each in assert_feed(made)]
+    assert shown == [{"delete": 24, "insert": 24}, {"delete": 23}]
 
 
 def test_a_log_merge_tells_updates_from_inserts_and_deletes(lake: QuickLake) -> None:
@@ -223,6 +229,14 @@ def test_a_statement_that_is_killed_leaves_no_change_files(lake: QuickLake) -> N
     assert_feed(lake)
 
 
+def test_change_files_that_a_vacuum_took_are_made_again(lake: QuickLake) -> None:
+    """One without a retention knows no attempt that is about to commit."""
+    lake.backoff_limit = 1
+    vacuum = just_before(Point.PUT_COMMIT, lambda: lake.store.delete_prefix("_change_data"))
+    assert lake.do(lake.update("k = 1", v="v + 15"), interceptor=vacuum).attempt == 2
+    assert_feed(lake)
+
+
 def test_the_driver_makes_change_files_of_large_tables(
     lake: QuickLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,14 +254,13 @@ def test_statements_at_random_beside_one_another(lake: QuickLake) -> None:
         lambda: lake.update(f"k = {drawn.randrange(5)}", v="v * 2 + 1"),
         lambda: lake.update(f"id % 7 = {drawn.randrange(7)}", k="(k + 1) % 5"),
         lambda: lake.delete(f"id = {drawn.randrange(40)}"),
-        lambda: lake.merge(tuple((drawn.randrange(60), 2, n) for n in range(0, 1))),
-        lambda: lake.compaction("Major"),
+        lambda: lake.merge(((drawn.randrange(60), 2, 1),)),
     ]
     for _ in range(3):
         held = [lake.hold(drawn.choice(makers)(), Point.READ_RESULT) for _ in range(2)]
-        lake.do(drawn.choice(makers)())
+        lake.do(drawn.choice([*makers, lake.compaction])())
         for each in held:
-            assert each.finish().phase is Phase.SUCCEEDED
+            each.succeed()
     assert_feed(lake)
 
 
@@ -256,10 +269,8 @@ def test_statements_at_random_beside_one_another(lake: QuickLake) -> None:
 
 @pytest.mark.parametrize("name", sorted(RESERVED))
 def test_a_column_of_the_feed_is_refused_by_name(tmp_path: Path, name: str) -> None:
-    lake = quick_lake.make(tmp_path, 1)
-    other = lake.foreign().to_pyarrow_table().append_column(name, [["a"] * 10])
-    lake.append(other, schema_mode="merge")
-    lake.foreign().alter.set_table_properties(FEED)
+    schema = model.SCHEMA.append(pa.field(name, pa.string()))
+    lake = quick_lake.make(tmp_path, 0, schema=schema, properties=FEED)
     done = lake.run(lake.delete("id = 3"))
     assert (done.phase, reason(done)) == (Phase.FAILED, "UnsupportedFeature")
     assert name in str(done.conditions)

@@ -97,6 +97,12 @@ class ChangeFile:
     partition_values: Mapping[str, str | None]
     size: int
 
+    @property
+    def path(self) -> str:
+        from tandem.storage.paths import object_path
+
+        return object_path(self.logged_path)
+
 
 @dataclass(frozen=True, slots=True)
 class Metadata:

@@ -354,7 +354,7 @@ def read_removals(log: DeltaLog, latest: Snapshot, query: HistoryQuery) -> Remov
                 when = max(gone.deletion_ms or 0, commit.timestamp_ms)
                 past.tombstones += _tombstones(gone, commit.version, when, location)
             for file in commit.change_files:
-                for path in listed_paths(object_path(file.logged_path), location):
+                for path in listed_paths(file.path, location):
                     stone = Tombstone(path, "", commit.timestamp_ms, commit.version)
                     past.tombstones.append(stone)
             for action in commit.actions:

@@ -20,7 +20,6 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.jobs.formats import JobSpec, LogReads
 from tandem.operations import attempt_files
 from tandem.operations.attempt_files import PlanRecord
-from tandem.storage.paths import object_path
 from tandem.storage.store import Store, side_by_side
 from tandem.timeline.segments import TAG_ROW_MAP
 
@@ -141,7 +140,7 @@ def clean_unused(
     """Delete files that the attempt wrote and `committed`, its commit, does not refer to.
     `parallel`: so many requests are made at once."""
     used = {add.path for add in committed.adds}
-    used |= {object_path(file.logged_path) for file in committed.change_files}
+    used |= {file.path for file in committed.change_files}
     used |= {add.tags[TAG_ROW_MAP] for add in committed.adds if TAG_ROW_MAP in add.tags}
     used |= {
         dv.file_path(add.deletion_vector)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -17,11 +18,11 @@ Row = tuple[Any, ...]
 Changes = dict[ChangeType, Counter[Row]]
 
 
-def rows_of(found: pa.Table, names: list[str]) -> list[Row]:
+def rows_of(found: pa.Table, names: Sequence[str]) -> list[Row]:
     return list(zip(*(found[name].to_pylist() for name in names), strict=True))
 
 
-def changes_in(found: pa.Table, names: list[str]) -> Changes:
+def changes_in(found: pa.Table, names: Sequence[str]) -> Changes:
     """The rows of a feed by type, with these columns."""
     changes: Changes = {change: Counter() for change in ChangeType}
     types = found["_change_type"].to_pylist()

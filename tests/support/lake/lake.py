@@ -325,7 +325,7 @@ class Lake:
         named: set[str] = set()
         for version in range(self.version + 1):
             commit = self.commit(version)
-            named.update(unquote(file.logged_path) for file in commit.change_files)
+            named.update(file.path for file in commit.change_files)
             for add in commit.adds:
                 named.add(add.path)
                 named.add(add.tags.get(TAG_ROW_MAP, ""))
