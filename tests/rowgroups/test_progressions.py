@@ -55,6 +55,7 @@ def expected(numbers: Progression) -> list[int]:
     return [numbers.first + numbers.step * n for n in range(numbers.values)]
 
 
+@pytest.mark.part(4)
 @pytest.mark.parametrize("indexed", [True, False])
 @pytest.mark.parametrize("codec", CODECS.values())
 def test_other_readers_find_the_numbers(tmp_path: Path, codec: str, indexed: bool) -> None:

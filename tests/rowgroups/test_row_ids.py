@@ -20,6 +20,7 @@ from pyroaring import BitMap64
 
 from spark.local_exchange import LocalExchange
 from support.jobs import job_files as jobs
+from support.some import few
 from tandem.delta import dv
 from tandem.delta.datafiles.edited_files import FileEditor
 from tandem.delta.datafiles.encoded_columns import NewValues
@@ -170,7 +171,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=few(5, 20), deadline=None)
 @given(st.lists(files(), min_size=1, max_size=4), st.booleans())
 def test_rows_keep_their_ids_and_versions(
     kind: str, given_files: list[File], vectors: bool

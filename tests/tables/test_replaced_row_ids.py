@@ -22,7 +22,8 @@ from support.lake import rows as model
 from support.lake.lake import DELETION_VECTORS, Lake, Lakes, reason
 from support.lake.rows import Rows
 from support.lake.timed import DAYS, SCHEMA, TimedLake, day, hours
-from tables.test_compacted_row_ids import again, in_files, quick, with_all_kinds_of_ids
+from support.lake.tracking import in_files
+from tables.test_compacted_row_ids import again, quick, with_all_kinds_of_ids
 from tables.test_row_tracking import MARK, Ids, alter, check_log, ids, insert
 from tables.test_statement_row_ids import assert_ids
 from tandem import mergelog
@@ -299,6 +300,7 @@ def test_an_edit_from_a_time_without_row_tracking_is_no_heir(tmp_path: Path) -> 
     assert lake.log.snapshot().num_files == 2
 
 
+@pytest.mark.part(2)
 @EACH
 def test_spark_sees_the_same_ids(
     spark: SparkSession, tmp_path: Path, templates: Path, vectors: bool
