@@ -164,7 +164,7 @@ STATEMENTS: dict[str, Callable[[QuickLake], Operation]] = {
 
 
 @pytest.mark.parametrize("statement", STATEMENTS)
-def test_lost_followed_and_evaluated_rows_have_their_images(
+def test_N25_lost_followed_and_evaluated_rows_have_their_images(
     lake: QuickLake, statement: str
 ) -> None:
     """One matched row is gone, one has another value, all have moved, and one came."""
@@ -183,7 +183,7 @@ def test_lost_followed_and_evaluated_rows_have_their_images(
 
 @pytest.mark.parametrize("acts", [deletes, updates])
 @pytest.mark.parametrize("statement", STATEMENTS)
-def test_change_files_of_an_outdated_decision_are_not_named(
+def test_N25_change_files_of_an_outdated_decision_are_not_named(
     lake: QuickLake, statement: str, acts: Callable[..., list[Callable[[], object]]]
 ) -> None:
     """Others commit after the change files were made, right before the put."""
@@ -195,7 +195,7 @@ def test_change_files_of_an_outdated_decision_are_not_named(
 
 @pytest.mark.parametrize("statement", STATEMENTS)
 @pytest.mark.parametrize("vectors", VECTORS)
-def test_the_feed_is_switched_on_and_off_before_a_commit(
+def test_N25_the_feed_is_switched_on_and_off_before_a_commit(
     tmp_path: Path, statement: str, vectors: str
 ) -> None:
     lake = quick_lake.make(tmp_path, 4, properties={**VECTORS[vectors], **FEED})
@@ -248,7 +248,7 @@ def test_the_driver_makes_change_files_of_large_tables(
     assert counts(second) == {BEFORE: 1, AFTER: 1, "insert": 1}
 
 
-def test_statements_at_random_beside_one_another(lake: QuickLake) -> None:
+def test_N25_statements_at_random_beside_one_another(lake: QuickLake) -> None:
     drawn = random.Random(11)
     makers: list[Callable[[], Operation]] = [
         lambda: lake.update(f"k = {drawn.randrange(5)}", v="v * 2 + 1"),

@@ -20,18 +20,13 @@ from tandem.spec.resources import Operation
 
 pytestmark = pytest.mark.matrix
 
+NO_VECTORS = {"delta.enableDeletionVectors": "false"}
+IDS = {"delta.columnMapping.mode": "id", "delta.enableRowTracking": "true"}
 TABLES: dict[str, tuple[dict[str, str], str]] = {
     "vectors": (DELETION_VECTORS, ""),
-    "edits": ({"delta.enableDeletionVectors": "false"}, ""),
-    "partitions": (DELETION_VECTORS, "PARTITIONED BY (k)"),
-    "partitions, edits": ({"delta.enableDeletionVectors": "false"}, "PARTITIONED BY (k)"),
+    "edits": (NO_VECTORS, ""),
     "names": ({**DELETION_VECTORS, "delta.columnMapping.mode": "name"}, "PARTITIONED BY (k)"),
-    "ids": ({"delta.columnMapping.mode": "id", "delta.enableDeletionVectors": "false"}, ""),
-    "row ids": ({**DELETION_VECTORS, "delta.enableRowTracking": "true"}, ""),
-    "row ids, edits": (
-        {"delta.enableRowTracking": "true", "delta.enableDeletionVectors": "false"},
-        "",
-    ),
+    "ids": ({**NO_VECTORS, **IDS}, "PARTITIONED BY (k)"),
 }
 NAMES = ("id", "k", "v")
 
@@ -76,7 +71,11 @@ STATEMENTS = (
 
 
 def by_spark(spark: SparkSession, path: Path, version: int) -> Changes:
-    options = {"readChangeFeed": "true", "startingVersion": version, "endingVersion": version}
+    options: dict[str, str | int] = {
+        "readChangeFeed": "true",
+        "startingVersion": version,
+        "endingVersion": version,
+    }
     found = spark.read.format("delta").options(**options).load(str(path))
     return changes_in(found.select(*NAMES, "_change_type").toArrow(), NAMES)
 
