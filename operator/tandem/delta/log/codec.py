@@ -229,8 +229,10 @@ def _remove(body: Json) -> RemoveFile:
 
 
 def _change_file(body: Json) -> ChangeFile:
+    """Nothing but its path is needed to know the table, and what cleaning may delete."""
     path, _ = _path(body)
-    return ChangeFile(path, _strings(body, "partitionValues"), _whole(body, "size"))
+    size = _whole_or_none(body, "size") or 0
+    return ChangeFile(path, _strings(body, "partitionValues"), size)
 
 
 def _path(body: Json) -> tuple[str, Json]:
