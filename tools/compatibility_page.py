@@ -148,6 +148,8 @@ accepted again (`olai-uc-server`: refused), commits listed from the newest on (f
 | the list of permitted maintenance (`allowed-maintenance-operations`, unitycatalog#1812) | added \
 by the proxy, as the pull request describes it. A server without it permits no maintenance |
 | credentials for S3 | the proxy vends those of a real S3 server; not session tokens of AWS STS |
+| credentials that are renewed for a running job | the Secret on a real API server, and its \
+file in a process with a real S3 server; not by a kubelet |
 | credentials for Azure and GCS | their names only |
 | a token that the catalog checks | the proxy's answers 401 and 403; the server takes any |
 | Databricks | not at all |

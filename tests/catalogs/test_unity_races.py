@@ -113,7 +113,7 @@ def test_eight_committers_make_200_versions(unity_server: UnityServer) -> None:
     assert table.state()["latest-table-version"] == VERSIONS
 
 
-def test_a_commit_takes_six_requests_and_lists_nothing(
+def test_a_commit_takes_five_requests_and_lists_nothing(
     unity_server: UnityServer, proxy: Proxy
 ) -> None:
     table = unity_server.create_table()

@@ -120,11 +120,29 @@ def test_a_commit_is_staged_ratified_published_and_reported() -> None:
         "load", "put_if_absent", "add_commit", "put_if_absent", "report_published"
     ]  # fmt: skip
     newest = table.log.update(snapshot, known=known)
-    assert table.calls[5:] == ["load"], "six requests, none of them a listing"
+    assert table.calls[5:] == [], "five requests, none of them a listing"
     assert newest.version == 1
+    assert newest.file("ours") is not None
     assert table.published() == [0, 1]
     assert table.catalog.unpublished == []
     assert table.files() == {"ours"}
+
+
+@pytest.mark.parametrize("published", [True, False])
+def test_a_commit_of_ours_is_read_without_a_request_beside_later_ones(*, published: bool) -> None:
+    table = Managed()
+    snapshot, actions = table.log.snapshot(), table.actions("ours")
+    known: dict[int, bytes] = {}
+    if not published:
+        table.unpublish()
+    assert table.log.commit_after(snapshot, actions, token="t", known=known) is None
+    table.heal()
+    table.put("theirs")
+    table.count()
+    newest = table.log.update(snapshot, known=known)
+    assert (newest.version, table.calls) == (1, [])
+    latest = table.log.update(newest)
+    assert (latest.version, {add.logged_path for add in latest.adds()}) == (2, {"ours", "theirs"})
 
 
 def test_the_catalog_gets_the_time_and_the_domains_of_the_commit() -> None:

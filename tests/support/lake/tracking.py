@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -66,7 +67,12 @@ def rows_in_files(
             if at not in dead:
                 row_id = base + at if row_id is None else row_id
                 own = default if own is None else own
-                yield row_id, own, {**row, **add.partition_values}
+                # INT96, as of Spark, has no time zone.
+                values = {
+                    name: value.replace(tzinfo=None) if isinstance(value, datetime) else value
+                    for name, value in row.items()
+                }
+                yield row_id, own, {**values, **add.partition_values}
 
 
 def in_files(lake: Lake, version: int | None = None) -> Mapping[int, tuple[int, int]]:
