@@ -181,7 +181,7 @@ def test_N25_lost_followed_and_evaluated_rows_have_their_images(
     }[statement]  # fmt: skip
 
 
-@pytest.mark.parametrize("acts", [deletes, updates])
+@pytest.mark.parametrize("acts", [deletes, pytest.param(updates, marks=pytest.mark.matrix)])
 @pytest.mark.parametrize("statement", STATEMENTS)
 def test_N25_change_files_of_an_outdated_decision_are_not_named(
     lake: QuickLake, statement: str, acts: Callable[..., list[Callable[[], object]]]
@@ -193,7 +193,10 @@ def test_N25_change_files_of_an_outdated_decision_are_not_named(
     assert_feed(lake)
 
 
-@pytest.mark.parametrize("statement", STATEMENTS)
+@pytest.mark.parametrize(
+    "statement",
+    ["update", *(pytest.param(each, marks=pytest.mark.matrix) for each in ("delete", "merge"))],
+)
 @pytest.mark.parametrize("vectors", VECTORS)
 def test_N25_the_feed_is_switched_on_and_off_before_a_commit(
     tmp_path: Path, statement: str, vectors: str
@@ -248,6 +251,7 @@ def test_the_driver_makes_change_files_of_large_tables(
     assert counts(second) == {BEFORE: 1, AFTER: 1, "insert": 1}
 
 
+@pytest.mark.matrix
 def test_N25_statements_at_random_beside_one_another(lake: QuickLake) -> None:
     drawn = random.Random(11)
     makers: list[Callable[[], Operation]] = [
