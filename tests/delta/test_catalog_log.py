@@ -15,7 +15,7 @@ from tandem.delta.actions import Action, AddFile, DomainMetadata
 from tandem.delta.log.catalog_log import CatalogLog, staged_name
 from tandem.delta.log.commit_log import MaintenanceRight
 from tandem.delta.log.delta_log import DeltaLog
-from tandem.delta.log.listing import STAGED
+from tandem.delta.log.listing import STAGED, commit_path
 from tandem.delta.log.maintenance import clean, maintain, write_checkpoint
 from tandem.delta.log.snapshot import Snapshot, commit_info
 from tandem.errors import (
@@ -349,6 +349,21 @@ def test_F30_a_backlog_of_dead_writers_is_published_by_the_next_one() -> None:
     table.put("ours")
     assert table.published() == [0, 1, 2, 3, 4]
     assert table.catalog.unpublished == []
+
+
+@pytest.mark.parametrize("part", [0, 20], ids=["nothing", "a part"])
+def test_F30_a_commit_that_another_writer_has_published_in_part(part: int) -> None:
+    """On a disk DuckDB makes the file, and writes it then; it may die between."""
+    table = Managed()
+    table.unpublish()
+    version = table.put("theirs")
+    table.heal()
+    content = table.store.get(f"{STAGED}/{table.catalog.versions[version].file_name}")
+    table.store.put(commit_path(version), content[:part])
+    table.put("ours")
+    assert table.catalog.unpublished == []
+    assert table.store.get(commit_path(version)) == content
+    assert table.files() == {"theirs", "ours"}
 
 
 def test_a_full_backlog_is_published_and_the_commit_is_sent_again() -> None:

@@ -313,8 +313,14 @@ class CatalogLog:
         try:
             self._store.put_if_absent(path, content)
         except AlreadyExists:
-            if self._store.get(path) == content:
+            found = self._store.get(path)
+            if found == content:
                 return  # another writer published it
+            if content.startswith(found):
+                # Another writer is writing it, as DuckDB on a disk, or died of that. What it writes
+                # from here on goes to the file that is replaced, and would be the same.
+                self._store.put(path, content)
+                return
             # Reported, it would take the place of the ratified one.
             raise CorruptLog(
                 "a commit is in the log folder that the catalog has not ratified",
