@@ -9,6 +9,8 @@ import pytest
 
 from support.lake import delta_log as dl
 from support.lake.memory_store import Call, MemoryStore
+from tandem.delta.actions import ChangeFile
+from tandem.delta.log.codec import decode_commit, encode_commit
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import (
     CorruptLog,
@@ -74,7 +76,18 @@ def test_unknown_fields_actions_and_files_are_tolerated_and_kept() -> None:
     log = _log(store)
     (add,) = log.snapshot().adds()
     assert add.extra == {"baseRowId": 7, "future": {"a": [1]}}
-    assert log.commits(1, 1)[0].adds == (add,)
+    [commit] = log.commits(1, 1)
+    assert commit.adds == (add,)
+    assert commit.change_files == (ChangeFile("c", {}, 0),)
+
+
+def test_a_change_file_is_read_as_it_is_written() -> None:
+    file = ChangeFile("_change_data/p=a%2520b/f%20g.parquet", {"p": "a%20b"}, 7)
+    text = encode_commit([file])
+    assert json.loads(text)["cdc"]["dataChange"] is False
+    commit = decode_commit(1, text, path="1.json", modified_ms=0)
+    assert commit.change_files == (file,)
+    assert file.path == "_change_data/p=a%20b/f g.parquet"
 
 
 def test_a_place_without_a_log_is_no_table() -> None:
@@ -94,8 +107,18 @@ def test_a_place_without_a_log_is_no_table() -> None:
         (lambda d: d.replace(b'"size": 10, ', b""), "line 2.add.size"),
         (lambda d: d + b"\xff\xfe\n", "byte"),
         (lambda d: d + b'{"add": 5}\n', "line 3.add"),
+        (lambda d: d + b'{"cdc": {"size": 5}}\n', "line 3.cdc.path"),
     ],
-    ids=["cut off", "empty", "array", "wrong type", "missing field", "no UTF-8", "no object"],
+    ids=[
+        "cut off",
+        "empty",
+        "array",
+        "wrong type",
+        "missing field",
+        "no UTF-8",
+        "no object",
+        "cdc",
+    ],
 )
 def test_a_corrupt_commit_is_named_and_versions_before_it_are_read(
     damage: Callable[[bytes], bytes], field: str

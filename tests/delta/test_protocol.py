@@ -93,7 +93,7 @@ IN_USE: dict[str, tuple[dict[str, Any], set[OperationKind]]] = {
     "appendOnly": (on("appendOnly"), {U, D, M, P}),
     "invariants": ({"field": {"delta.invariants": "{}"}}, {N, U, M, P}),
     "checkConstraints": (on("constraints.a", "x > 1"), {N, U, M, P}),
-    "changeDataFeed": (on("enableChangeDataFeed"), {U, D, M, P}),
+    "changeDataFeed": (on("enableChangeDataFeed"), set()),
     "generatedColumns": ({"field": {"delta.generationExpression": "1"}}, {N, U, M, P}),
     "identityColumns": ({"field": {"delta.identity.start": 1}}, {N, U, M, P}),
     "allowColumnDefaults": ({"field": {"CURRENT_DEFAULT": "1"}}, {N, M, P}),

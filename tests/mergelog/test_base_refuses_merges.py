@@ -48,11 +48,6 @@ PROPERTIES = {
     "append only": Property(
         setting("delta.appendOnly", "true"), setting("delta.appendOnly", "false"), ("appendOnly",)
     ),
-    "change data feed": Property(
-        setting("delta.enableChangeDataFeed", "true"),
-        setting("delta.enableChangeDataFeed", "false"),
-        ("changeDataFeed",),
-    ),
 }
 
 

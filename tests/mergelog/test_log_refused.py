@@ -80,7 +80,6 @@ UNSUITABLE: dict[str, Refused] = {
     "append only": feature("appendOnly", {"delta.appendOnly": "true"}),
     "constraint": feature("checkConstraints", {"delta.constraints.positive": "k > 0"}),
     "invariant": feature("invariants", column={"delta.invariants": '{"expression": "k > 0"}'}),
-    "change data feed": feature("changeDataFeed", {"delta.enableChangeDataFeed": "true"}),
     "row tracking": Refused(
         UnsupportedFeature,
         "rowTracking",

@@ -163,12 +163,12 @@ def test_a_log_that_cannot_be_is_refused_before_deletion_vectors_are_enabled(
 
 def test_a_base_table_that_refuses_merges_is_not_changed_for_its_log(tmp_path: Path) -> None:
     table = tmp_path / "orders"
-    feed = {"delta.enableChangeDataFeed": "true"}
-    write_deltalake(str(table), pa.table({"id": [1], "at": [1]}), configuration=feed)
+    only = {"delta.appendOnly": "true"}
+    write_deltalake(str(table), pa.table({"id": [1], "at": [1]}), configuration=only)
     for command in ("plan", "run"):
         refused = run(table, BY_ID + ", enableDeletionVectors: true", command=command)
         assert refused.exit_code == 1
-        assert "changeDataFeed" in refused.stdout
+        assert "appendOnly" in refused.stdout
     assert DeltaTable(str(table)).version() == 0
 
 

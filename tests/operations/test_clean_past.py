@@ -31,9 +31,10 @@ CONFIGURATION = {
 
 class Daily:
     """A table of others: each day a file comes and the one of three days ago goes. Each third day
-    there is a checkpoint, and the log is cleaned up."""
+    there is a checkpoint, and the log is cleaned up. With a `feed` commits name change files."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, feed: bool = False) -> None:
+        self.feed = feed
         self.now_ms = DAY_MS
         self.store = MemoryStore(clock=lambda: self.now_ms)
         self.log = DeltaLog(self.store, parallel_reads=1)
@@ -46,6 +47,12 @@ class Daily:
         removes = [dl.remove(name(gone), deletionTimestamp=self.now_ms)] if gone >= 0 else []
         self.store.put(name(self.day, logged=False), b"x" * 10)
         actions = [dl.info(), *first, dl.add(name(self.day)), *removes]
+        if self.feed:
+            self.store.put(f"_change_data/cdc {self.day}.parquet", b"x")
+            path = f"_change_data/cdc%20{self.day}.parquet"
+            actions.append(
+                {"cdc": {"path": path, "partitionValues": {}, "size": 1, "dataChange": False}}
+            )
         self.store.put(dl.commit_name(self.day), dl.lines(actions))
         if self.day % 3 == 2:
             write_checkpoint(self.log, self.log.snapshot(), now_ms=self.now_ms)
@@ -87,6 +94,19 @@ def test_daily_rounds_leave_exactly_what_the_retention_keeps(thorough: bool) -> 
         # A day has passed since: what went a day ago is one day old, and two are kept.
         kept = {name(each, logged=False) for each in range(max(0, day - 2 - 1), day + 1)}
         assert daily.files() == kept, day
+
+
+@pytest.mark.parametrize("thorough", [True, False])
+def test_change_files_go_with_their_versions_also_behind_a_checkpoint(thorough: bool) -> None:
+    """A checkpoint keeps removals, and nothing of change files: the commits are read."""
+    daily = Daily(feed=True)
+    for day in range(20):
+        daily.pass_a_day()
+        if day % 2:  # a round has to know what was named before the last checkpoint
+            daily.clean(thorough=thorough)
+            there = {p for p in daily.store.paths() if p.startswith("_change_data/")}
+            assert there == {f"_change_data/cdc {day}.parquet"}
+    assert daily.files() == {name(each, logged=False) for each in range(16, 20)}
 
 
 def test_rounds_read_only_new_commits() -> None:

@@ -172,7 +172,13 @@ def carry(world: World, attempt: Attempt, content: CommitContent) -> Attempt:
     )
     work = cast(
         Work,
-        SimpleNamespace(change=content, edits=edits, frozen=(plan, None), edit_attempts=Attempts()),
+        SimpleNamespace(
+            change=content,
+            edits=edits,
+            frozen=(plan, None),
+            edit_attempts=Attempts(),
+            by_edits=not world.vectors,
+        ),
     )
     if world.vectors:
         content = carry_out.by_vectors(work, content)

@@ -5,6 +5,7 @@ A job is played here in a few lines: it matches rows and writes what they become
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -13,12 +14,14 @@ import numpy as np
 from pyroaring import BitMap64
 
 from reconcile.attempt import Attempt, carry, put
-from reconcile.world import Entry, Rows, Serial, Working, World
+from reconcile.world import Entry, Row, Rows, Serial, Working, World
 from support.present import present
 from tandem.delta.actions import AddFile
+from tandem.delta.change_feed import ChangeType
 from tandem.jobs.formats import InputFile
 from tandem.operations.kinds.job_files import changes_of
 from tandem.operations.model import CommitContent, OutputFileChange
+from tandem.reconcile import feed
 from tandem.reconcile import statement as rule
 from tandem.reconcile.matches import KEPT, FileMatches, InsertFile, RoundResult, matched_sources
 from tandem.reconcile.model import ChangeKind, NewRows, RowMaps
@@ -301,5 +304,25 @@ def _put_statement(world: World, running: Running) -> Running:
             else NewRows.ARRIVED
         ),
     )
+    before = Counter(world.rows_at(world.latest))
     put(world, running.attempt, entry)
+    _check_feed(world, commit, before)
     return replace(running, committed=commit, is_done=True)
+
+
+def _check_feed(world: World, commit: rule.ReadyToCommit, before: Counter[Row]) -> None:
+    """R-14: the rows of the change files are the difference of the versions, and both images of a
+    row are of one row."""
+    images: dict[ChangeType, Counter[Row]] = {change: Counter() for change in ChangeType}
+    for each in feed.of_statement(commit):
+        images[each.change].update(world.files[each.path][p] for p in each.rows)
+    gone = images[ChangeType.BEFORE] + images[ChangeType.DELETE]
+    new = images[ChangeType.AFTER] + images[ChangeType.INSERT]
+    if gone - before or before - gone + new != Counter(world.rows_at(world.latest)):
+        world.break_with("the change files are not the difference of the versions")
+    ids = [sorted(identity for identity, _ in images[c].elements()) for c in _IMAGES]
+    if ids[0] != ids[1]:
+        world.break_with("the images of updated rows are not of the same rows")
+
+
+_IMAGES = (ChangeType.BEFORE, ChangeType.AFTER)

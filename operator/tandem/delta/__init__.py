@@ -9,6 +9,7 @@ Implements the Delta protocol. Does not depend on Tandem's operations, locks or 
     protocol        what the protocol's features allow
     properties      table properties that ask for maintenance
     scan            the rows of a table at a version, as Arrow
+    change_feed     what a file of the change data feed is
     row_tracking    row ids and commit versions of the files of a commit
     stats           statistics of files, read in columns
     partitions      rows by partition, the values that a partition column cannot hold, and dates

@@ -90,6 +90,21 @@ class RemoveFile:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeFile:
+    """`cdc`: a file of the change data feed, which is no file of the table. `size` in bytes."""
+
+    logged_path: str
+    partition_values: Mapping[str, str | None]
+    size: int
+
+    @property
+    def path(self) -> str:
+        from tandem.storage.paths import object_path
+
+        return object_path(self.logged_path)
+
+
+@dataclass(frozen=True, slots=True)
 class Metadata:
     """`metaData`; `schema_string` is the logged JSON."""
 
@@ -167,7 +182,7 @@ class DomainMetadata:
     removed: bool
 
 
-Action = AddFile | RemoveFile | Metadata | Protocol | Txn | CommitInfo | DomainMetadata
+Action = AddFile | RemoveFile | ChangeFile | Metadata | Protocol | Txn | CommitInfo | DomainMetadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,3 +208,7 @@ class Commit:
     @property
     def removes(self) -> tuple[RemoveFile, ...]:
         return tuple(a for a in self.actions if isinstance(a, RemoveFile))
+
+    @property
+    def change_files(self) -> tuple[ChangeFile, ...]:
+        return tuple(a for a in self.actions if isinstance(a, ChangeFile))

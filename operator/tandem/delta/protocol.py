@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from tandem.delta import change_feed
 from tandem.delta.actions import Metadata, Protocol
 from tandem.delta.schema import (
     PrimitiveType,
@@ -155,8 +156,8 @@ _TABLE = (
             "column invariants are SQL that we do not check on new values"),
     Feature("checkConstraints", _constrained, _NEW_VALUES,
             "CHECK constraints are SQL that we do not check on new values"),
-    Feature("changeDataFeed", _feeds_changes, _STATEMENTS,
-            "we do not write change data files; appends and rewrites need none"),
+    Feature("changeDataFeed", _feeds_changes, _NOTHING,
+            "change files are written for the changes that readers cannot derive"),
     Feature("generatedColumns", _field_key("delta.generationExpression"), _NEW_VALUES,
             "generated columns are SQL that we do not evaluate on new values"),
     Feature("identityColumns",
@@ -353,6 +354,12 @@ def _vector_clashes(schema: StructType) -> Iterator[tuple[str, str]]:
             )
 
 
+def _feed_clashes(schema: StructType) -> Iterator[tuple[str, str]]:
+    for field in schema:
+        if field.name.lower() in change_feed.RESERVED:
+            yield f"column {field.name}", "a change data feed has a column of this name; rename it"
+
+
 def check_vectors(protocol: Protocol, metadata: Metadata, *, resource: str = "") -> None:
     """Reject enabling deletion vectors if that would make the table unreadable for Spark, or if
     what it uses, once it is listed, rules out even compactions. Raises: UnsupportedFeature."""
@@ -419,6 +426,8 @@ def refusals(
             yield f"column {column}", f"names beginning with {HIDDEN_PREFIX} are reserved by Tandem"
     if kind in _STATEMENTS:
         yield from _vector_clashes(schema)
+        if feeds_changes(protocol, metadata):
+            yield from _feed_clashes(schema)
     for column, type_ in _strange_types(schema):
         yield f"column {column}", f"we do not know its type, {type_}"
     for name in sorted(reader_features(protocol) if reads else writer_features(protocol)):
@@ -605,6 +614,15 @@ def suspends_row_ids(protocol: Protocol, metadata: Metadata) -> bool:
 def keeps_row_ids(protocol: Protocol, metadata: Metadata) -> bool:
     """Whether row tracking is enabled: rows keep their ids and versions when they are moved."""
     return supports_row_tracking(protocol) and _is_true(metadata, _TRACKING)
+
+
+def feeds_changes(protocol: Protocol, metadata: Metadata) -> bool:
+    """Whether the table has a change data feed: its commits name change files for what readers
+    cannot derive from the files that are added and removed."""
+    feature = FEATURES["changeDataFeed"]
+    if feature.name not in writer_features(protocol):
+        return False
+    return feature.in_use(metadata, StructType())
 
 
 def row_id_columns(protocol: Protocol, metadata: Metadata) -> tuple[str, str] | None:

@@ -15,13 +15,15 @@ formats.
     _tandem/operations/<id>/attempts/<n>/rounds/<k>/…       the job's requests and results
     _tandem/rowmaps/<id>-<n>.rowmap                         where its rows went
     _tandem/dv/<id>-<n>/…                                   deletion vectors of its commit
+    _change_data/tandem-<id>-<n>/…                          change files of its commit
     _tandem/holds/…                                         holds of readers
     _tandem/index/facts/<id>-<n>/…                          facts of its data files, for the index
     _tandem/index/base/…                                    files of a version, for the index
     <id>-<n>/…                                              data files
 
 All files that only one attempt writes have paths that only this attempt uses, so that cleaning
-deletes whole folders. Vacuum of other engines ignores folders that begin with `_`.
+deletes whole folders. Vacuum of other engines ignores folders that begin with `_`, but for that of
+change files.
 
 A record that is truncated, of another format version or of another operation is refused as a
 whole: no field of an invalid record is used.
@@ -35,6 +37,7 @@ from typing import Any, TypeVar
 
 from pydantic import Field, ValidationError
 
+from tandem.delta import change_feed
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import AlreadyExists, ManifestInvalid, ObjectNotFound
 from tandem.intervals import IntervalSet
@@ -135,6 +138,10 @@ def data(operation_id: str, attempt_: int) -> str:
 
 def deletion_vectors(operation_id: str, attempt_: int) -> str:
     return f"{ROOT}/dv/{operation_id}-{attempt_}"
+
+
+def change_files(operation_id: str, attempt_: int) -> str:
+    return change_feed.folder_of(data(operation_id, attempt_))
 
 
 def facts(operation_id: str, attempt_: int) -> str:

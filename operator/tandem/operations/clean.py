@@ -341,6 +341,8 @@ def _folder(file: ListedFile) -> str:
             return attempt_files.data(file.operation_id, file.attempt)
         case FileCategory.VECTORS:
             return attempt_files.deletion_vectors(file.operation_id, file.attempt)
+        case FileCategory.CHANGES if file.operation_id:
+            return attempt_files.change_files(file.operation_id, file.attempt)
         case FileCategory.FACTS if file.operation_id:
             return attempt_files.facts(file.operation_id, file.attempt)
         case FileCategory.BLOCK:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from tandem.delta import dv
 from tandem.delta.actions import DeletionVector, RemoveFile, Txn
+from tandem.delta.change_feed import FOLDER, folder_of
 from tandem.delta.log import checkpoint as checkpoint_read
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.listing import Checkpoint, Listing
@@ -68,7 +69,7 @@ from tandem.timeline.names import hold_at
 
 
 _OURS = re.compile(
-    rf"(?:(?P<folder>{ROOT}/dv/|{FACTS}/)?{ID}-(?P<number>[1-9][0-9]{{0,2}})/"
+    rf"(?:(?P<folder>{ROOT}/dv/|{FACTS}/|{folder_of('')})?{ID}-(?P<number>[1-9][0-9]{{0,2}})/"
     rf"|{ROOT}/rowmaps/{ID}-(?P<map>[1-9][0-9]{{0,2}})\.rowmap\Z"
     rf"|{ROOT}/operations/{ID}/(?P<rest>.+)\Z)"
 )
@@ -76,6 +77,8 @@ _BY_FOLDER = (
     (f"{ROOT}/probe/", FileCategory.PROBE),
     (f"{ROOT}/dv/", FileCategory.VECTORS),
     (f"{FACTS}/", FileCategory.FACTS),
+    (folder_of(""), FileCategory.CHANGES),
+    (f"{FOLDER}/", FileCategory.CHANGES),
 )
 _RECORDS = ("operation.json", "result.json", "source.json", "cutoff.json", "batches.json")
 
@@ -149,7 +152,8 @@ class FactsReader:
         ended = self._ended(latest, found, RemovalHistory())
         needed = needed.with_more(self._plans(found, ended)).with_more(_held(found, now_ms))
         kept_ms = tombstone_retention_ms(latest.configuration)
-        query = HistoryQuery(since_ms, needed.reads, kept_ms)
+        feeds = any(file.part is FileCategory.CHANGES for file in found)
+        query = HistoryQuery(since_ms, needed.reads, kept_ms, change_files=feeds)
         past = read_removals(self._table.log, latest, query)
         return CleaningFacts(
             now_ms,
@@ -223,7 +227,8 @@ class FactsReader:
         ours |= {
             f.operation_id
             for f in found
-            if f.operation_id and f.part not in (FileCategory.DATA, FileCategory.FACTS)
+            if f.operation_id
+            and f.part not in (FileCategory.DATA, FileCategory.CHANGES, FileCategory.FACTS)
         }
         known: dict[str, OperationEnd] = {}
         for operation_id in ours:
@@ -315,11 +320,13 @@ class RemovalHistory:
 @dataclass(frozen=True, slots=True)
 class HistoryQuery:
     """`since_ms` and `reads`: the time and the versions from which on all removals must be known;
-    None for all that the log holds. `kept_ms` is how long checkpoints keep removals."""
+    None for all that the log holds. `kept_ms` is how long checkpoints keep removals.
+    `change_files`: these must be known, too, which checkpoints do not keep."""
 
     since_ms: int | None
     reads: tuple[int, ...]
     kept_ms: int
+    change_files: bool = False
 
 
 def read_removals(log: DeltaLog, latest: Snapshot, query: HistoryQuery) -> RemovalHistory:
@@ -346,6 +353,10 @@ def read_removals(log: DeltaLog, latest: Snapshot, query: HistoryQuery) -> Remov
                 # A writer's wrong clock must not make a removal older than its commit.
                 when = max(gone.deletion_ms or 0, commit.timestamp_ms)
                 past.tombstones += _tombstones(gone, commit.version, when, location)
+            for file in commit.change_files:
+                for path in listed_paths(file.path, location):
+                    stone = Tombstone(path, "", commit.timestamp_ms, commit.version)
+                    past.tombstones.append(stone)
             for action in commit.actions:
                 if isinstance(action, Txn):
                     operation = attempt_files.operation_of_app(action.app_id)
@@ -363,7 +374,8 @@ def _base(listing: Listing, latest: int, query: HistoryQuery) -> Checkpoint | No
         if listing.missing(checkpoint.version + 1, latest) is not None:
             break  # older ones need even more commits
         if query.since_ms is not None:
-            keeps_ms = checkpoint.files[0].modified_ms - query.kept_ms + _HOUR_MS
+            kept_ms = 0 if query.change_files else query.kept_ms
+            keeps_ms = checkpoint.files[0].modified_ms - kept_ms + _HOUR_MS
             if keeps_ms <= query.since_ms and all(checkpoint.version <= r for r in query.reads):
                 return checkpoint
         usable.append(checkpoint)

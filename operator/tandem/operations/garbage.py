@@ -120,6 +120,7 @@ def clean_dead(
         folders = (
             attempt_files.data(operation_id, attempt),
             attempt_files.deletion_vectors(operation_id, attempt),
+            attempt_files.change_files(operation_id, attempt),
             attempt_files.facts(operation_id, attempt),
             attempt_files.rounds(operation_id, attempt),
         )
@@ -139,6 +140,7 @@ def clean_unused(
     """Delete files that the attempt wrote and `committed`, its commit, does not refer to.
     `parallel`: so many requests are made at once."""
     used = {add.path for add in committed.adds}
+    used |= {file.path for file in committed.change_files}
     used |= {add.tags[TAG_ROW_MAP] for add in committed.adds if TAG_ROW_MAP in add.tags}
     used |= {
         dv.file_path(add.deletion_vector)
@@ -148,6 +150,7 @@ def clean_unused(
     folders = (
         attempt_files.data(operation_id, attempt),
         attempt_files.deletion_vectors(operation_id, attempt),
+        attempt_files.change_files(operation_id, attempt),
         attempt_files.rounds(operation_id, attempt),
     )
     work: list[Callable[[], object]] = [

@@ -66,7 +66,7 @@ class Edits:
 
     Attributes:
         rounds: those in which edits were made; `files`, `bytes_copied`, `bytes_encoded` and
-            `seconds` are theirs.
+            `seconds` are theirs, change files included, but for `files`.
     """
 
     maker: EditMaker
@@ -122,7 +122,7 @@ class Edits:
         self.bytes_copied += copied
         self.bytes_encoded += encoded
         self.rounds += 1
-        self.files += len(files)
+        self.files += sum(1 for each in wanted if each.change is None)
         self.seconds += seconds
 
 
@@ -293,8 +293,8 @@ class CommitContent:
     that is not what it does. `replaced` is what a replace did. `locks` are those that the commit
     needs beyond the plan's: where its files lie is known only now. `most_lost_edits`: so many
     rounds of edits without progress end the operation as a conflict; None for a kind that sees to
-    its end itself. `earlier` are the results of the batches that the operation has committed
-    before.
+    its end itself. `changes` are the change files that the commit names. `earlier` are the results
+    of the batches that the operation has committed before.
     """
 
     operation: str
@@ -314,6 +314,7 @@ class CommitContent:
     rewrite: CommittedRewrite | None = None
     is_carried_out: bool = False
     most_lost_edits: int | None = None
+    changes: tuple[WantedEdit, ...] = ()
     txns: tuple[Txn, ...] = ()
     further: tuple[Action, ...] = ()
     blocks: int | None = None

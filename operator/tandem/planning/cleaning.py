@@ -7,6 +7,7 @@ no unfinished plan and no attempt that may still commit can need it:
 |---|---|
 | of an attempt that can never commit | immediately, unless a version refers to it |
 | that a commit removed, of Tandem or others | its removal, and its write, are `files_ms` ago |
+| of the change data feed, of Tandem or others | as one that the commit that names it removed |
 | of a committed attempt, that no version refers to | it is `files_ms` old |
 | an appended block that no version refers to | it is `orphans_ms` old, and rolled back |
 | of the protocol: claims, plans, jobs, answers | their attempt ended and they are old |
@@ -41,6 +42,7 @@ class FileCategory(StrEnum):
 
     DATA = "data"
     VECTORS = "deletion vectors"
+    CHANGES = "change files"
     ROW_MAP = "row map"
     ROUND = "round"  # requests to a job, and its answers
     ATTEMPT = "attempt"  # claim, plan, job, progress: all other files of an attempt
@@ -86,7 +88,8 @@ class ListedFile:
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """A removal: the data file, and the file of its deletion vector ("" for none). `version` is
+    """A removal, or a change file, which only the history needs from the commit on that names it:
+    the file, and the file of its deletion vector ("" for none). `version` is
     that of the commit, or of the checkpoint that is the only record of it: then the version is not
     earlier than the removal."""
 
@@ -318,7 +321,7 @@ class _Judge:
         if operation is None or file.part is FileCategory.OTHER:
             return self._of_others(file)
         match file.part:
-            case FileCategory.DATA | FileCategory.VECTORS:
+            case FileCategory.DATA | FileCategory.VECTORS | FileCategory.CHANGES:
                 return self._of_ours(file, operation)
             case FileCategory.ROW_MAP:
                 return self._row_map(file, operation)
@@ -328,8 +331,9 @@ class _Judge:
                 return self._record(file, operation)
 
     def _of_others(self, file: ListedFile) -> RemovalReason | None:
-        if file.part not in (FileCategory.OTHER, FileCategory.DATA) or is_in_hidden_folder(
-            file.path
+        if file.part is not FileCategory.CHANGES and (
+            file.part not in (FileCategory.OTHER, FileCategory.DATA)
+            or is_in_hidden_folder(file.path)
         ):
             return None
         if not self._is_free(file):

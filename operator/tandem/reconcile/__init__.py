@@ -9,6 +9,7 @@ apply them.
     rewrite          the rule for rewrites
     published        the row map of a commit with edits
     replace          the rule for replaces
+    feed             the rule for the change data feed
     statement        the rule for update, delete and merge
     outcomes         the input and the results of that rule; bounds on rounds and attempts
     matches          which rows a statement matched; rows of a later version that were live before

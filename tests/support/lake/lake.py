@@ -58,7 +58,9 @@ if TYPE_CHECKING:
     from support.lake.s3 import S3Server
 
 POLL_MS = 10
-_OURS = re.compile(r"([0-9a-f]{16}(?:r\d+)?-\d+|_tandem/dv|_tandem/rowmaps)/")
+_OURS = re.compile(
+    r"((?:_change_data/tandem-)?[0-9a-f]{16}(?:r\d+)?-\d+|_tandem/dv|_tandem/rowmaps)/"
+)
 DELETION_VECTORS = {"delta.enableDeletionVectors": "true"}
 INSERT_ALL: dict[str, Any] = {"whenNotMatched": [{"insertAll": {}}]}
 
@@ -315,14 +317,16 @@ class Lake:
         return present(self.log.commit(self.version if version is None else version))
 
     def data_files(self) -> set[str]:
-        """What Tandem wrote and commits may name: data, deletion vectors, row maps."""
+        """What Tandem wrote and commits may name: data, vectors, change files, row maps."""
         return {m.path for m in self.store.list("") if _OURS.match(m.path)}
 
     def unreachable(self) -> set[str]:
         """What Tandem wrote and no version names."""
         named: set[str] = set()
         for version in range(self.version + 1):
-            for add in self.commit(version).adds:
+            commit = self.commit(version)
+            named.update(file.path for file in commit.change_files)
+            for add in commit.adds:
                 named.add(add.path)
                 named.add(add.tags.get(TAG_ROW_MAP, ""))
                 if add.deletion_vector is not None and add.deletion_vector.storage == "u":

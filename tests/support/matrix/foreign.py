@@ -316,15 +316,11 @@ _ELSEWHERE: dict[str, Foreign] = {
         appended(NEW),
         shape="change data feed",
         blind=True,
-        refuses=_HIDES_ROWS,
-        next_refused=frozenset({"update"}),
     ),
     "W10-change-data-feed-delete": Foreign(
         _spark("DELETE FROM {table} WHERE id < 15"),
         _LOW,
         shape="change data feed",
-        refuses=_HIDES_ROWS,
-        next_refused=frozenset({"update"}),
     ),
     "W10-generated-column": Foreign(
         _spark(f"INSERT INTO {{table}} (id, k, v, ts) SELECT {_INSERTED} FROM range(100, 110)"),
@@ -421,8 +417,6 @@ _STANDS_IN: dict[str, Foreign] = {
         appended(NEW),
         shape="change data feed",
         blind=True,
-        refuses=_HIDES_ROWS,
-        next_refused=frozenset({"update"}),
     ),
 }
 

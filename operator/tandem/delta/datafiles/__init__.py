@@ -14,6 +14,7 @@ Depends on a file and a schema only: not on the log or on deletion vectors.
     progressions     columns of numbers that ascend evenly, written without the numbers
     encoded_columns  new values of rows, and encodes columns of a row group as a file has them
     edited_files     edits of one file, each a new file
+    change_files     rows of a file for the change data feed
     footer           what a Parquet footer says
     footer_edit      a footer amended, or with row groups at other places
     pages            headers of pages, and their checksums

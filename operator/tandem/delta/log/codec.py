@@ -16,6 +16,7 @@ from tandem.delta.actions import (
     ROW_COMMIT_VERSION,
     Action,
     AddFile,
+    ChangeFile,
     Commit,
     CommitInfo,
     DeletionVector,
@@ -227,6 +228,13 @@ def _remove(body: Json) -> RemoveFile:
     )
 
 
+def _change_file(body: Json) -> ChangeFile:
+    """Nothing but its path is needed to know the table, and what cleaning may delete."""
+    path, _ = _path(body)
+    size = _whole_or_none(body, "size") or 0
+    return ChangeFile(path, _strings(body, "partitionValues"), size)
+
+
 def _path(body: Json) -> tuple[str, Json]:
     """A file's identity, and for `extra` the log's own spelling, if it is another one."""
     logged = _text(body, "path")
@@ -269,6 +277,7 @@ def _domain(body: Json) -> DomainMetadata:
 _DECODERS: Mapping[str, Any] = {
     "add": _add,
     "remove": _remove,
+    "cdc": _change_file,
     "metaData": _metadata,
     "protocol": _protocol,
     "txn": _txn,
@@ -293,6 +302,15 @@ def encode_action(action: Action) -> Json:
             return {"add": _encode_add(action)}
         case RemoveFile():
             return {"remove": _encode_remove(action)}
+        case ChangeFile():
+            return {
+                "cdc": {
+                    "path": action.logged_path,
+                    "partitionValues": dict(action.partition_values),
+                    "size": action.size,
+                    "dataChange": False,
+                }
+            }
         case Metadata():
             return {"metaData": _encode_metadata(action)}
         case Protocol():

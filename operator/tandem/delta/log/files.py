@@ -86,7 +86,7 @@ def fold_actions(start: Replay, actions: Iterable[Action]) -> Replay:
             case Protocol():
                 protocol = action
             case _:
-                pass  # commitInfo: provenance, no part of the state
+                pass  # commitInfo and change files: no part of the state
     return Replay(protocol, metadata, txns, domains, files)
 
 

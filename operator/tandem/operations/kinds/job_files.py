@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -17,16 +17,19 @@ from tandem.delta import dv
 from tandem.delta.actions import BASE_ROW_ID, ROW_COMMIT_VERSION, AddFile
 from tandem.delta.datafiles.copyable import DELETED_SHARE, Unfit, counted_reasons, is_small
 from tandem.delta.log.snapshot import Snapshot
+from tandem.delta.protocol import feeds_changes
 from tandem.errors import ManifestInvalid
 from tandem.jobs.formats import InputFile, RewriteJob
 from tandem.jobs.results import JobResult, OutputFile
 from tandem.operations import attempt_files as files
 from tandem.operations.kinds.commit_history import SnapshotView
 from tandem.operations.kinds.time_column import time_column
-from tandem.operations.model import OutputFileChange, Table, Work
+from tandem.operations.model import CommitContent, OutputFileChange, Table, Work
 from tandem.planning.adjacency import Adjacency, beside
+from tandem.reconcile.feed import ChangedRows, not_derived
 from tandem.reconcile.outcomes import FileDeletes
 from tandem.rowmap.run_table import span
+from tandem.spark.jobs.edits import WantedEdit
 from tandem.storage import paths
 from tandem.text import counted
 from tandem.timeline.lineage import Root
@@ -258,6 +261,46 @@ def changes_of(view: SnapshotView, deletes: Mapping[str, FileDeletes]) -> FileCh
         else:
             marked.append(OutputFileChange(add, found.rows, found.dead))
     return FileChanges(tuple(removes), tuple(marked))
+
+
+def with_change_files(
+    work: Work,
+    change: CommitContent,
+    view: SnapshotView,
+    written: Mapping[str, OutputFile],
+    changes: Iterable[ChangedRows],
+) -> CommitContent:
+    """A commit with the change files that it needs for the table's change data feed.
+
+    Args:
+        view: of the version that it follows.
+        written: the files that a job wrote, by path.
+        changes: all rows that it changes.
+    """
+    if not feeds_changes(work.snapshot.protocol, work.snapshot.metadata):
+        return change
+    edited = work.by_edits and bool(change.marked)
+    needed = not_derived(changes, edited=edited)
+    return replace(change, changes=tuple(_change_file(view, written, each) for each in needed))
+
+
+def _change_file(
+    view: SnapshotView, written: Mapping[str, OutputFile], changed: ChangedRows
+) -> WantedEdit:
+    file: OutputFile | AddFile | None = written.get(changed.path)
+    rows = 0 if file is None else written[changed.path].rows
+    if file is None:
+        file, state = view.add(changed.path), view.get(changed.path)
+        assert file is not None
+        assert state is not None
+        rows = state.rows
+    source = InputFile(
+        logged_path=changed.path,
+        size=file.size,
+        rows=rows,
+        partition_values=dict(file.partition_values),
+    )
+    return WantedEdit(source, span(0, rows) - changed.rows, change=changed.change)
 
 
 def output_add(output: OutputFile, tags: Mapping[str, str]) -> AddFile:

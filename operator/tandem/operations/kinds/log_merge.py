@@ -8,7 +8,7 @@ come before the log, and rows that others moved are found where they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from pyroaring import BitMap64
 
 from tandem.delta import dv, protocol
 from tandem.delta.actions import BASE_ROW_ID, ROW_COMMIT_VERSION, AddFile, Txn
+from tandem.delta.change_feed import ChangeType
 from tandem.delta.datafiles.reader import DataFileReader
 from tandem.delta.log.files import to_adds
 from tandem.delta.log.snapshot import Snapshot
@@ -55,7 +56,13 @@ from tandem.operations.kinds.commit_history import (
     require_vectors_or_edits,
     verdict_of_table,
 )
-from tandem.operations.kinds.job_files import new_segment, numbers_at, output_add, require_inside
+from tandem.operations.kinds.job_files import (
+    new_segment,
+    numbers_at,
+    output_add,
+    require_inside,
+    with_change_files,
+)
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import (
     CommitContent,
@@ -67,6 +74,8 @@ from tandem.operations.model import (
     Work,
 )
 from tandem.operations.session.recovery import has_begun, identify, is_recorded
+from tandem.reconcile.feed import ChangedRows
+from tandem.rowmap.run_table import to_array, to_bitmap
 from tandem.spark.jobs.log_merge import WrittenWinners, write_winners
 from tandem.spark.runtime.control import origin_of
 from tandem.spec.compaction import CompactionType, TableCompaction
@@ -354,7 +363,7 @@ class LogMergeKind:
                 outputs.append(OutputFileChange(add, rows, hidden or None))
         touched = tuple(_touched(view, found.hidden))
         log_id = self._log_at_plan(work).snapshot.metadata.id
-        return CommitContent(
+        change = CommitContent(
             operation="MERGE",
             parameters={"predicate": "[]", "matchedPredicates": "[]", "notMatchedPredicates": "[]"},
             outputs=tuple(outputs),
@@ -372,6 +381,31 @@ class LogMergeKind:
             ),
             txns=(Txn(MERGED + log_id, job.log_version, work.now_ms),),
         )
+        written = {each.file.path: each.file for each in self._written}
+        return with_change_files(work, change, view, written, self._changes(merge))
+
+    def _changes(self, merge: _Merge) -> Iterator[ChangedRows]:
+        """A row whose key has a winner that is shown is updated, if there are such."""
+        shown = np.empty(0, np.int64)
+        for each, hidden in zip(self._written, merge.hidden, strict=True):
+            kept = np.delete(each.winners, to_array(hidden))
+            shown = np.concatenate([shown, kept])
+        hiding = np.empty(0, np.int64)
+        for path, rows in merge.result.hidden.items():
+            found = self._matches[path]
+            here = np.isin(found.positions, to_array(rows))
+            positions, winners = found.positions[here], found.winners[here]
+            hiding = np.concatenate([hiding, winners])
+            is_updated = np.isin(winners, shown)
+            yield ChangedRows(path, to_bitmap(positions[is_updated]), ChangeType.BEFORE)
+            yield ChangedRows(path, to_bitmap(positions[~is_updated]), ChangeType.DELETE)
+        for each, hidden in zip(self._written, merge.hidden, strict=True):
+            is_update = np.isin(each.winners, hiding)
+            for chosen, type_ in (
+                (is_update, ChangeType.AFTER),
+                (~is_update, ChangeType.INSERT),
+            ):
+                yield ChangedRows(each.file.path, BitMap64(np.flatnonzero(chosen)) - hidden, type_)
 
 
 def _job(spec: JobSpec) -> LogMergeJob:

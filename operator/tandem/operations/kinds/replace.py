@@ -14,6 +14,7 @@ from pyroaring import BitMap64
 
 from tandem.delta import dv, protocol
 from tandem.delta.actions import AddFile
+from tandem.delta.change_feed import ChangeType
 from tandem.delta.log import files as files_
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.stats import num_records_of
@@ -48,6 +49,7 @@ from tandem.operations.kinds.job_files import (
     numbers_at,
     output_add,
     require_inside,
+    with_change_files,
 )
 from tandem.operations.kinds.row_scope import (
     EmptyChunks,
@@ -72,6 +74,7 @@ from tandem.operations.model import CommitContent, Decision, OutputFileChange, P
 from tandem.planning.major import require_live
 from tandem.pruning.scope import Coverage, TimeScope, Values
 from tandem.reconcile import replace as rule
+from tandem.reconcile.feed import of_rows
 from tandem.reconcile.matches import check_part, round_result
 from tandem.reconcile.outcomes import StatementConflict
 from tandem.reconcile.replace import RowAges
@@ -470,7 +473,8 @@ class ReplaceKind:
         removal = work.decision.payload
         assert isinstance(removal, rule.Removal)
         assert self._history is not None
-        changed = changes_of(self._history.remember(snapshot), removal.deletes)
+        latest = self._history.remember(snapshot)
+        changed = changes_of(latest, removal.deletes)
         scope = self._resolve(work, snapshot)
         intervals = scope.intervals
         marked = tuple(
@@ -488,7 +492,7 @@ class ReplaceKind:
             outside=result.rows_outside if spec.outside is Outside.DROP else None,
             empty_chunks=self._left_empty(work, scope, removal, outputs),
         )
-        return CommitContent(
+        change = CommitContent(
             operation="DELETE" if spec.source is None else "WRITE",
             parameters=self._parameters(),
             outputs=outputs,
@@ -509,6 +513,10 @@ class ReplaceKind:
                 rounds=work.rounds,
             ),
         )
+        written = {output.path: output for output in result.outputs}
+        added = {path: span(0, output.rows) for path, output in written.items()}
+        changes = of_rows({ChangeType.DELETE: removal.removed, ChangeType.INSERT: added})
+        return with_change_files(work, change, latest, written, changes)
 
     def _left_empty(
         self,

@@ -36,6 +36,7 @@ from tandem.operations.kinds.job_files import (
     have_other_ids,
     input_file,
     require_inside,
+    with_change_files,
 )
 from tandem.operations.kinds.log_merge import StatementLog
 from tandem.operations.kinds.statement_rounds import (
@@ -53,6 +54,7 @@ from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, Planned, Work
 from tandem.pruning.selection import Selection
 from tandem.reconcile import statement as rule
+from tandem.reconcile.feed import of_statement
 from tandem.spec.status import Plan, RowsAffected
 from tandem.spec.update import TableUpdate
 from tandem.statements.statement import Statement, parse_statement
@@ -177,7 +179,7 @@ class RowLevelKind(ABC, Generic[S]):
         """The columns (lower case) of an update of which alone edits need new values; None if it is
         none, or may be carried out in another way."""
         updates = self.protocol_kind is protocol.OperationKind.UPDATE
-        if not updates or work.table.will_write_vectors(work.snapshot):
+        if not updates or work.table.will_write_vectors(work.snapshot) or _feeds_changes(work):
             return None
         wanted = self.new_values(statement)
         # Rows that change to another partition leave their file.
@@ -273,6 +275,9 @@ class RowLevelKind(ABC, Generic[S]):
         snapshot = work.snapshot
         if self._log.was_restored(work):
             return Decision(Verdict.REPLAN, "a restore took merged records out of the table")
+        if job.set_only and _feeds_changes(work):
+            # Change files hold whole rows.
+            return Decision(Verdict.REPLAN, "the change data feed was switched on")
         run = self._run
         assert run is not None
         latest = run.history.remember(snapshot)
@@ -304,11 +309,20 @@ class RowLevelKind(ABC, Generic[S]):
         inserted = sum(written[path].rows for path in run.commit.fresh)
         described = self.commit_description(run.statement, run.commit, inserted)
         isolation = self._resource.spec.isolation
-        if not work.by_edits:
-            return change_set(work, run, written, described, isolation)
-        columns = self.new_values(run.statement)
-        change = change_set_by_edits(work, run, written, described, isolation, columns)
+        if work.by_edits:
+            columns = self.new_values(run.statement)
+            change = change_set_by_edits(work, run, written, described, isolation, columns)
+        else:
+            change = change_set(work, run, written, described, isolation)
+        latest = run.history.remember(work.snapshot)
+        change = with_change_files(work, change, latest, written, of_statement(run.commit))
+        if not work.by_edits and not change.changes:
+            return change
         return replace(change, most_lost_edits=self._resource.spec.conflict.max_attempts)
+
+
+def _feeds_changes(work: Work) -> bool:
+    return protocol.feeds_changes(work.snapshot.protocol, work.snapshot.metadata)
 
 
 def _inputs(work: Work, run: StatementRun[S]) -> Iterator[InputFile]:

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 from pyroaring import BitMap64
 
-from tandem.delta.actions import BASE_ROW_ID, ROW_COMMIT_VERSION, AddFile
+from tandem.delta.actions import BASE_ROW_ID, ROW_COMMIT_VERSION, AddFile, ChangeFile
 from tandem.delta.log.snapshot import IDENTITY
 from tandem.errors import CountMismatch, ManifestInvalid
 from tandem.jobs.formats import InputFile, RoundRequest, SideFileRef
@@ -53,9 +53,7 @@ class _Part:
 def make_edits(work: Work) -> bool:
     """Make the edits that the change set asks for and that do not exist. Returns whether there
     were any. Raises: DataFileMissing, StorageError, CountMismatch."""
-    change = work.change
-    assert change is not None
-    missing = work.edits.missing(wanted_edits(change))
+    missing = _missing(work)
     if not missing:
         return False
     _count(work, missing)
@@ -66,10 +64,8 @@ def make_edits(work: Work) -> bool:
 def round_of_edits(work: Work) -> RoundRequest | None:
     """A round in which the job's driver makes the edits that do not exist, if they are many bytes,
     and it serves rounds. Raises: StorageError."""
-    change = work.change
-    assert change is not None
     plan, spec = work.frozen
-    missing = work.edits.missing(wanted_edits(change))
+    missing = _missing(work)
     if sum(each.source.size for each in missing) <= MOST_HERE or not spec.job.serves_rounds:
         return None
     number = max(work.results) + 1
@@ -125,22 +121,37 @@ def too_late(work: Work, change: CommitContent) -> Decision | None:
     """The verdict if the files that the commit edits change too fast for that, again and again;
     None to go on."""
     most, attempts, edits = change.most_lost_edits, work.edit_attempts, work.edits
-    if most is None or attempts.counted < most or not edits.missing(wanted_edits(change)):
+    if most is None or attempts.counted < most or not _missing(work, change):
         return None
     read = work.frozen[0].read_version
+    remedy = "Enable deletion vectors, or run" if work.by_edits else "Run"
     why = (
         f"{counted(attempts.counted, 'round')} of edits made no progress: a round took "
         f"{edits.seconds / max(1, edits.rounds):.1f} s, and the last files changed again in the "
         f"meantime ({counted(work.snapshot.version - read, 'commit')} since version {read}). "
-        "Enable deletion vectors, or run it again at a time with fewer writes"
+        f"{remedy} it again at a time with fewer writes"
     )
     return Decision(Verdict.CONFLICT, why)
 
 
-def wanted_edits(change: CommitContent) -> list[WantedEdit]:
-    """The edits that a change set asks for."""
-    parts = [*_outputs(change), *_marked(change)]
-    return [part.edit for part in parts if part.edit is not None]
+def needs_edits(work: Work, change: CommitContent) -> bool:
+    """Whether a commit may ask for edits, or names change files."""
+    return work.by_edits or bool(change.changes)
+
+
+def _missing(work: Work, change: CommitContent | None = None) -> list[WantedEdit]:
+    """The edits and change files that a change set asks for, and that do not exist."""
+    change = change or work.change
+    assert change is not None
+    parts = [*_outputs(change), *_marked(change)] if work.by_edits else []
+    wanted = [part.edit for part in parts if part.edit is not None]
+    return work.edits.missing([*wanted, *change.changes])
+
+
+def change_files(work: Work, change: CommitContent) -> list[ChangeFile]:
+    """The change files that a commit names, all of which exist."""
+    files = [_made(work, each) for each in change.changes]
+    return [ChangeFile(file.path, file.partition_values, file.size) for file in files]
 
 
 def by_edits(work: Work, change: CommitContent) -> CommitContent:

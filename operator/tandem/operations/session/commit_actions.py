@@ -20,6 +20,7 @@ from tandem.delta.stats import mark_bounds_wide
 from tandem.operations import attempt_files
 from tandem.operations.explain import total
 from tandem.operations.model import CommitContent, OutputFileChange, Vectors, Work
+from tandem.operations.session.carry_out import change_files
 from tandem.spec.status import OperationResult, RowsAffected
 from tandem.storage.store import Store
 
@@ -107,6 +108,7 @@ def actions(work: Work, attempt: int, fencing: int) -> list[Action]:
         remove_of(add, deletion_ms=work.now_ms, data_change=change.data_change) for add in gone
     )
     found += (replace(a, data_change=change.data_change) for a in work.adds.values())
+    found += change_files(work, change)
     rows = {file.add.logged_path: file.rows for file in (*change.outputs, *change.marked)}
     return with_row_ids(work.snapshot, found, rows)
 
@@ -153,7 +155,7 @@ def operation_metrics(change: CommitContent) -> dict[str, str]:
                     "numRemovedBytes": sum(gone),
                     "numDeletedRows": rows.deleted,
                     "numCopiedRows": copied,
-                    "numAddedChangeFiles": 0,
+                    "numAddedChangeFiles": len(change.changes),
                 }
         case "UPDATE" | "DELETE":
             updates = change.operation == "UPDATE"
@@ -165,7 +167,7 @@ def operation_metrics(change: CommitContent) -> dict[str, str]:
                 # Of an update Spark counts the files, too, that only get a vector.
                 "numRemovedFiles": len(gone) + (len(change.marked) if updates else 0),
                 "numRemovedBytes": sum(gone),
-                "numAddedChangeFiles": 0,
+                "numAddedChangeFiles": len(change.changes),
                 **{f"num{name}": count for name, count in vectors.items()},
             }
         case "MERGE":
@@ -180,7 +182,7 @@ def operation_metrics(change: CommitContent) -> dict[str, str]:
                 "numTargetBytesAdded": sum(sizes),
                 "numTargetFilesRemoved": len(gone),
                 "numTargetBytesRemoved": sum(gone),
-                "numTargetChangeFilesAdded": 0,
+                "numTargetChangeFilesAdded": len(change.changes),
                 **{f"numTarget{name}": count for name, count in vectors.items()},
             }
     return {name: str(count) for name, count in counts.items()}

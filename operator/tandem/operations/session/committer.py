@@ -117,7 +117,7 @@ class Committer:
             there = position is None or commits.can_follow(effect.version - 1)
 
         def look_for_outputs() -> None:
-            outputs.update(job_control.outputs(self._store, self._id, effect.attempt))
+            outputs.update(job_control.outputs(work, effect.attempt))
 
         # As late as possible: a vacuum without retention may run at any time.
         side_by_side([look_for_version, look_for_outputs], self._table.log.parallel_requests)
@@ -125,7 +125,7 @@ class Committer:
             return CommitLost()
         if effect.attempt > 1:
             _require_uncommitted(work, effect.attempt)  # one before may have committed meanwhile
-        job_control.check_outputs(outputs, work.change)
+        job_control.check_outputs(outputs, work)
         return self._put(work, effect.attempt, fencing)
 
     def put_at_once(self, work: Work, attempt: int, fencing: int) -> Event:

@@ -27,7 +27,8 @@ from tandem.jobs.runner import LOST, JobPhase, JobRequest, JobRunner, RenewingRu
 from tandem.operations import attempt_files
 from tandem.operations.attempt_files import PlanRecord, ProtocolRecord
 from tandem.operations.machine.events import Event, JobLost, JobRunning, RoundDone
-from tandem.operations.model import CommitContent, ProgressBaseline, Work
+from tandem.operations.model import ProgressBaseline, Work
+from tandem.operations.session import carry_out
 from tandem.operations.session.recovery import job_key
 from tandem.operations.status import duration_in_words
 from tandem.spec.status import Progress
@@ -213,8 +214,13 @@ def read_result(work: Work, jobs: Jobs, attempt: int, round_: int) -> None:
             expected="the result that existed a moment ago",
             remedy="Check that no other process removes files below _tandem",
         )
-    folder = attempt_files.data(operation_id, attempt) + "/"
-    for output in result.outputs:
+    request = work.requests.get(round_)
+    edits = None if request is None else request.edits
+    changes = () if edits is None else edits.changes
+    for number, output in enumerate(result.outputs):
+        is_change = number < len(changes) and changes[number] is not None
+        of = attempt_files.change_files if is_change else attempt_files.data
+        folder = of(operation_id, attempt) + "/"
         if not output.path.startswith(folder):
             raise ManifestInvalid(
                 "the result names a file outside its attempt's folder",
@@ -226,24 +232,31 @@ def read_result(work: Work, jobs: Jobs, attempt: int, round_: int) -> None:
     work.results[round_] = result
 
 
-def outputs(store: Store, operation_id: str, attempt: int) -> Mapping[str, int]:
-    """The sizes of the attempt's data files that exist, by path. Raises: StorageError."""
-    return {m.path: m.size for m in store.list(attempt_files.data(operation_id, attempt))}
+def outputs(work: Work, attempt: int) -> Mapping[str, int]:
+    """The sizes of the attempt's data files, and of change files if its commit names any, that
+    exist, by path. Raises: StorageError."""
+    assert work.change is not None
+    of = [attempt_files.data, *([attempt_files.change_files] if work.change.changes else [])]
+    folders = [each(work.identity.operation_id, attempt) for each in of]
+    return {m.path: m.size for folder in folders for m in work.table.store.list(folder)}
 
 
-def check_outputs(there: Mapping[str, int], change: CommitContent) -> None:
+def check_outputs(there: Mapping[str, int], work: Work) -> None:
     """Check that our files still exist: a vacuum without retention deletes files that no commit
     refers to. `there` are `outputs`.
 
     Raises: OutputMissing.
     """
-    for output in change.outputs:
-        if there.get(output.add.path) != output.add.size:
+    assert work.change is not None
+    files = [(output.add.path, output.add.size) for output in work.change.outputs]
+    files += [(f.path, f.size) for f in carry_out.change_files(work, work.change)]
+    for path, size in files:
+        if there.get(path) != size:
             raise OutputMissing(
                 "a file that the job wrote was deleted before the commit",
-                resource=output.add.path,
-                found=f"{there.get(output.add.path, 'no')} bytes",
-                expected=f"{output.add.size} bytes",
+                resource=path,
+                found=f"{there.get(path, 'no')} bytes",
+                expected=f"{size} bytes",
                 remedy="Is this table vacuumed with a retention of zero?",
             )
 

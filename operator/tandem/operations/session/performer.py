@@ -476,7 +476,7 @@ class Performer:
             change = self._kind.change(work)
             took_ms = self._ports.clock.now_ms() - begun_ms
             work.change = self._explainer.change(work, change, took_ms)
-            if work.by_edits:
+            if carry_out.needs_edits(work, change):
                 decision = work.decision = self._with_edits(work, change, decision)
         else:
             decision = self._explainer.decision(work, decision)
@@ -497,7 +497,7 @@ class Performer:
     def _write_sidecars(self, effect: Effect, _state: OperationState) -> Event:
         work = self.work
         assert work.change is not None
-        edited = work.by_edits and carry_out.make_edits(work)
+        edited = carry_out.needs_edits(work, work.change) and carry_out.make_edits(work)
         if edited or (self._table.base is None and work.rounds > 1):
             is_taken = self._committer.version_is_taken(work)
         else:

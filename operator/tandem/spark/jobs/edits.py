@@ -18,6 +18,8 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from tandem.delta import dv
+from tandem.delta.change_feed import ChangeType, folder_of
+from tandem.delta.datafiles.change_files import write_change_file
 from tandem.delta.datafiles.edited_files import EditedFile, FileEditor
 from tandem.delta.datafiles.encoded_columns import NewValues
 from tandem.delta.datafiles.reader import TableFormat
@@ -70,17 +72,20 @@ class ReplacedRows:
 class WantedEdit:
     """An edit that a decision asks for: the `source` less the rows `drops`, which include all that
     are deleted in it. `columns` are the physical names of those that may have new values; None for
-    all. `part` tells apart the files that one source becomes."""
+    all. `part` tells apart the files that one source becomes. `change`: it is a file of the change
+    data feed, which says so of its rows."""
 
     source: InputFile
     drops: BitMap64
     new: tuple[ReplacedRows, ...] = ()
     columns: frozenset[str] | None = None
     part: tuple[int, int] | None = None
+    change: ChangeType | None = None
 
     def equals(self, other: WantedEdit) -> bool:
         return (
             self.drops == other.drops
+            and self.change is other.change
             and self.source.base_row_id == other.source.base_row_id
             and self.source.row_commit_version == other.source.row_commit_version
             and len(self.new) == len(other.new)
@@ -104,7 +109,8 @@ class EditMaker:
         Raises: DataFileMissing if a file is gone, CountMismatch, StorageError.
         """
         for each in wanted:
-            self._editor(each.source)
+            if each.change is None:
+                self._editor(each.source)
         files = side_by_side([partial(self._make, each) for each in wanted], AT_ONCE)
         store_facts(self.store, self.table.table_id, [found.file for found in files])
         while len(self._editors) > MOST_REMEMBERED:
@@ -113,6 +119,18 @@ class EditMaker:
 
     def _make(self, wanted: WantedEdit) -> EditedFile:
         source = wanted.source
+        if wanted.change is not None:
+            file = write_change_file(
+                self.store,
+                object_path(source.logged_path),
+                source.rows,
+                self.format,
+                wanted.drops,
+                wanted.change,
+                prefix=folder_of(self.prefix),
+                partition_values=source.partition_values,
+            )
+            return EditedFile(file, 0, file.size)
         found = self._editor(source).edit(wanted.drops, self._values(wanted))
         expected = source.rows - len(wanted.drops)
         if found.file.rows != expected:  # R-1
@@ -246,6 +264,7 @@ def encoded_round(wanted: Sequence[WantedEdit]) -> tuple[tuple[InputFile, ...], 
         columns=tuple(None if e.columns is None else tuple(sorted(e.columns)) for e in wanted),
         parts=tuple(each.part for each in wanted),
         values=tuple(values),
+        changes=tuple(e.change for e in wanted) if any(e.change for e in wanted) else (),
     )
     return inputs, to_file(pa.concat_tables(tables)) if tables else b"", round_
 
@@ -275,6 +294,7 @@ def wanted_of(request: RoundRequest, read: Callable[[SideFileRef], bytes]) -> li
             tuple(new[number]),
             None if (columns := found.columns[number]) is None else frozenset(columns),
             found.parts[number],
+            ChangeType(change) if found.changes and (change := found.changes[number]) else None,
         )
         for number, source in enumerate(request.inputs)
     ]
