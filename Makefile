@@ -85,7 +85,7 @@ matrix: setup ## Every foreign writer with every operation; every case; the big 
 	  tests/delta/test_stats.py tests/index \
 	  tests/kube/test_children_values.py tests/kube/test_faults_*.py tests/kube/test_log_appends.py tests/kube/test_scenarios.py \
 	  tests/mergelog tests/operations/test_rows_in_scope.py \
-	  tests/planning tests/pruning tests/reconcile \
+	  tests/planning tests/pruning tests/reconcile tests/rowgroups/test_row_ids.py \
 	  tests/security/test_locations.py tests/security/test_templates_arrive.py \
 	  tests/simulator/test_catalog.py tests/simulator/test_crash_points.py tests/simulator/test_edits.py \
 	  tests/simulator/test_two_drivers.py tests/simulator/test_zombies.py tests/spark/test_column_mapping.py \
