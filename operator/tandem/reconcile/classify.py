@@ -22,6 +22,7 @@ from pyroaring import BitMap64
 
 from tandem.delta.actions import AddFile, Commit, DeletionVector, Metadata, Protocol, RemoveFile
 from tandem.delta.protocol import (
+    CONSTRAINT,
     OperationKind,
     refusals,
     row_id_columns,
@@ -320,7 +321,7 @@ def _constraints(configuration: Mapping[str, str]) -> dict[str, str]:
     return {
         key: value
         for key, value in configuration.items()
-        if key.startswith("delta.constraints.") or key == "delta.appendOnly"
+        if key.lower().startswith(CONSTRAINT) or key == "delta.appendOnly"
     }
 
 

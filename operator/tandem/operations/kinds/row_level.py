@@ -55,6 +55,7 @@ from tandem.pruning.selection import Selection
 from tandem.reconcile import statement as rule
 from tandem.spec.status import Plan, RowsAffected
 from tandem.spec.update import TableUpdate
+from tandem.statements.rules import rules_of_metadata
 from tandem.statements.statement import Statement, parse_statement
 from tandem.storage.paths import object_path
 from tandem.timeline.segments import segment_name
@@ -162,7 +163,7 @@ class RowLevelKind(ABC, Generic[S]):
             return Planned(summary, None, NOTHING, nothing_to_do=nothing, prerequisite=prerequisite)
         record = {"statement": run.statement.to_json()}
         job = self.job(run.statement, inputs)
-        if in_place is not None:
+        if in_place is not None and _rules_read(snapshot.metadata) <= in_place:
             job = job.model_copy(update={"set_only": True})
         return Planned(
             summary,
@@ -309,6 +310,14 @@ class RowLevelKind(ABC, Generic[S]):
         columns = self.new_values(run.statement)
         change = change_set_by_edits(work, run, written, described, isolation, columns)
         return replace(change, most_lost_edits=self._resource.spec.conflict.max_attempts)
+
+
+def _rules_read(metadata: Metadata) -> set[str]:
+    """The columns (lower case), except those of partitions, that the table's rules read: they are
+    checked on what a job writes."""
+    partitions = metadata.partition_columns
+    read = (name for rule in rules_of_metadata(metadata) for name in rule.columns)
+    return {name.lower() for name in read if name not in partitions}
 
 
 def _inputs(work: Work, run: StatementRun[S]) -> Iterator[InputFile]:

@@ -21,9 +21,17 @@ from tandem.reconcile.matches import KEPT
 from tandem.spark.jobs.local_merge import MergedRows, changed
 from tandem.spark.jobs.merge_source import with_identity
 from tandem.spark.runtime.control import Control
-from tandem.spark.runtime.frames import Batches, answers, read_rows, table_schema, task_number
+from tandem.spark.runtime.frames import (
+    Batches,
+    answers,
+    read_rows,
+    table_schema,
+    task_number,
+    with_rules,
+)
 from tandem.spark.runtime.listing import ListedSource, check_unique_names
 from tandem.spark.runtime.row_files import (
+    BROKEN,
     HIDDEN,
     INPUT,
     POSITION,
@@ -365,6 +373,11 @@ class MergeWork(RowsWork):
 
 def write_decided(control: Control, rows: DataFrame, work: MergeWork) -> list[MergedRows]:
     """Write rows of `decided`: what each task has written."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+    written = [n for n, c in enumerate(work.statement.clauses) if c.action != "Delete"]
+    if written:
+        rows = with_rules(rows, work.table, F.col(CLAUSE).isin(written))
     store, names = control.store, tuple(rows.columns)
 
     def write(batches: Batches) -> Iterator[MergedRows]:
@@ -375,7 +388,7 @@ def write_decided(control: Control, rows: DataFrame, work: MergeWork) -> list[Me
 
 def _written(store: Store, work: MergeWork, names: Sequence[str], batches: Batches) -> MergedRows:
     ids = tuple(name for name in SOURCE_IDS if name in names)
-    columns = tuple(name for name in names if name not in (*HIDDEN, *ids, CLAUSE))
+    columns = tuple(name for name in names if name not in (*HIDDEN, *ids, CLAUSE, BROKEN))
     inserted = tuple(name for name in columns if name not in (work.table.row_ids or ()))
     others: list[pa.Table] = []
 
