@@ -53,6 +53,7 @@ from tandem.mergelog.versions import (
     require_own,
     txns_of,
 )
+from tandem.statements.rules import texts_of
 from tandem.storage.paths import LOG_FOLDER
 from tandem.storage.rooted import Subfolder
 from tandem.storage.store import Store
@@ -334,6 +335,19 @@ def check_base(base: Snapshot) -> None:
     protocol.check(
         base.protocol, base.metadata, merge, resource=base.location, asked="merge-on-read"
     )
+    unchecked = [
+        f"checkConstraints ({name.removeprefix(protocol.CONSTRAINT)}: {text})"
+        for name, text in texts_of(base.metadata.schema_string, base.metadata.configuration)
+    ]
+    if unchecked:
+        raise UnsupportedFeature(
+            "merge-on-read is refused because of " + "; ".join(unchecked)[:500],
+            resource=base.location,
+            field="protocol",
+            found="rules of the table",
+            expected="none: records are not checked against them",
+            remedy="Drop them, or merge by a TableUpdate",
+        )
     if any(isinstance(type_, StructType) and not type_.fields for type_ in types_of(base.schema)):
         raise UnsupportedFeature(
             "merge-on-read cannot write a struct without fields",

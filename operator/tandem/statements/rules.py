@@ -110,16 +110,16 @@ def rules_of(
     Raises: InvalidStatement for a text that is not in the language of statements, with the place,
         or that has another answer each time.
     """
-    own = tuple((k, v) for k, v in sorted(configuration.items()) if k.lower().startswith(CONSTRAINT))
+    own = tuple(
+        (k, v) for k, v in sorted(configuration.items()) if k.lower().startswith(CONSTRAINT)
+    )
     return _parsed(schema_string, own, tuple(partition_columns))
 
 
 def rules_of_metadata(metadata: Metadata, *, resource: str = "") -> tuple[Rule, ...]:
     """As `rules_of`; an error names the resource."""
     try:
-        return rules_of(
-            metadata.schema_string, metadata.configuration, metadata.partition_columns
-        )
+        return rules_of(metadata.schema_string, metadata.configuration, metadata.partition_columns)
     except InvalidStatement as error:
         error.resource = resource
         raise

@@ -163,7 +163,8 @@ class RowLevelKind(ABC, Generic[S]):
             return Planned(summary, None, NOTHING, nothing_to_do=nothing, prerequisite=prerequisite)
         record = {"statement": run.statement.to_json()}
         job = self.job(run.statement, inputs)
-        if in_place is not None and _rules_read(snapshot.metadata) <= in_place:
+        # Rules are checked on whole rows, which their errors show.
+        if in_place is not None and not rules_of_metadata(snapshot.metadata):
             job = job.model_copy(update={"set_only": True})
         return Planned(
             summary,
@@ -310,14 +311,6 @@ class RowLevelKind(ABC, Generic[S]):
         columns = self.new_values(run.statement)
         change = change_set_by_edits(work, run, written, described, isolation, columns)
         return replace(change, most_lost_edits=self._resource.spec.conflict.max_attempts)
-
-
-def _rules_read(metadata: Metadata) -> set[str]:
-    """The columns (lower case), except those of partitions, that the table's rules read: they are
-    checked on what a job writes."""
-    partitions = metadata.partition_columns
-    read = (name for rule in rules_of_metadata(metadata) for name in rule.columns)
-    return {name.lower() for name in read if name not in partitions}
 
 
 def _inputs(work: Work, run: StatementRun[S]) -> Iterator[InputFile]:
