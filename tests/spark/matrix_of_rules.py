@@ -100,7 +100,9 @@ def table_of(rows: pa.Table, text: str, partitions: tuple[str, ...] = ()) -> Job
         "decimal128(10, 2)": "decimal(10,2)",
         "timestamp[us, tz=UTC]": "timestamp",
     }
-    fields = [Field(f.name, PrimitiveType(types.get(str(f.type), str(f.type)))) for f in rows.schema]
+    fields = [
+        Field(f.name, PrimitiveType(types.get(str(f.type), str(f.type)))) for f in rows.schema
+    ]
     return JobTable(
         location="memory:",
         version=0,

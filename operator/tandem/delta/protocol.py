@@ -101,9 +101,13 @@ def _type(*names: str) -> InUse:
     return used
 
 
+def constraints(configuration: Mapping[str, str]) -> dict[str, str]:
+    """The text of each CHECK constraint by its property, in order. Spark finds them in any case."""
+    return {k: v for k, v in sorted(configuration.items()) if k.lower().startswith(CONSTRAINT)}
+
+
 def _constrained(metadata: Metadata, _: StructType) -> bool:
-    """Spark finds constraints in any case."""
-    return any(key.lower().startswith(CONSTRAINT) for key in metadata.configuration)
+    return bool(constraints(metadata.configuration))
 
 
 def _feeds_changes(metadata: Metadata, _: StructType) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from tandem.delta.actions import Metadata
-from tandem.delta.protocol import CONSTRAINT
+from tandem.delta.protocol import constraints
 from tandem.delta.schema import fields_of, parse
 from tandem.errors import InvalidStatement
 from tandem.statements import tree
@@ -57,9 +57,7 @@ class Rule:
 
 def texts_of(schema_string: str, configuration: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """(name, text) of each rule. Raises: InvalidStatement for an invariant that is none."""
-    for key, text in sorted(configuration.items()):
-        if key.lower().startswith(CONSTRAINT):
-            yield key, text
+    yield from constraints(configuration).items()
     if INVARIANT not in schema_string:
         return
     for field in fields_of(parse(schema_string)):
@@ -110,9 +108,7 @@ def rules_of(
     Raises: InvalidStatement for a text that is not in the language of statements, with the place,
         or that has another answer each time.
     """
-    own = tuple(
-        (k, v) for k, v in sorted(configuration.items()) if k.lower().startswith(CONSTRAINT)
-    )
+    own = tuple(constraints(configuration).items())
     return _parsed(schema_string, own, tuple(partition_columns))
 
 

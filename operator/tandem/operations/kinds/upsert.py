@@ -183,7 +183,9 @@ class UpsertKind:
         settings = _settings(work, place.base, self._resource.id)
         job, now = _job(work.frozen[1]), self._blocks(work, place.base, settings)
         if (_layout(job.blocks), job.partitions) != (_layout(now), place.base.partition_columns):
-            why = f"the base table's columns changed since its version {job.blocks.version}"
+            why = (
+                f"the base table's columns or rules changed since its version {job.blocks.version}"
+            )
             return Decision(Verdict.REPLAN, why)
         return Decision(Verdict.COMMIT, payload=place)
 
@@ -256,6 +258,7 @@ def _job(spec: JobSpec) -> UpsertJob:
     return spec.job
 
 
-def _layout(table: JobTable) -> tuple[str, tuple[str, ...]]:
+def _layout(table: JobTable) -> tuple[object, ...]:
     """What the files of a block depend on."""
-    return table.schema_string, table.partition_columns
+    rules = protocol.constraints(table.configuration)
+    return table.schema_string, table.partition_columns, rules

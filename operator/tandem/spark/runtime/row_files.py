@@ -489,7 +489,7 @@ def require_texts(array: Any, column: str) -> None:
 
 
 def _refuse(column: str, rows: pa.RecordBatch, at: int) -> NoReturn:
-    error = violated("NOT NULL", f"{column} IS NOT NULL", rows, at, first=frozenset([column]))
+    error = violated(column, "NOT NULL", rows, at, first=frozenset([column]))
     error.message = "a column that must not be null would become null"
     error.remedy = "Guard the expression with coalesce, or leave such rows out"
     raise error

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tandem.delta.partitions import python_values
-from tandem.errors import ConstraintViolated
+from tandem.errors import ConstraintViolated, StatementFailed
 from tandem.statements.local import kernels
 from tandem.statements.local.expression import LocalExpression, compile_expression
 from tandem.statements.local.kernels import NeedsSpark
@@ -39,6 +39,25 @@ class LocalRules:
         """Raises: InvalidStatement."""
         rules = rules_of(schema_string, configuration, partitions)
         return cls(rules, tuple(compile_expression(rule.condition) for rule in rules))
+
+    @property
+    def left_to_spark(self) -> tuple[Rule, ...]:
+        """The rules that only Spark evaluates."""
+        pairs = zip(self.rules, self.conditions, strict=True)
+        return tuple(rule for rule, condition in pairs if condition is None)
+
+    def require_here(self, rows: pa.RecordBatch | pa.Table) -> None:
+        """As `require`, where Spark is no way out. Raises: ConstraintViolated; StatementFailed."""
+        try:
+            self.require(rows)
+        except NeedsSpark as error:
+            raise StatementFailed(
+                "a rule of the table cannot be evaluated on a row",
+                field=", ".join(rule.name for rule in self.rules),
+                found=str(error),
+                expected="true or false: an overflow, for one, has neither",
+                remedy="Correct the source, or leave such rows out",
+            ) from error
 
     def require(self, rows: pa.RecordBatch | pa.Table) -> None:
         """Check rows that have at least the columns of the rules.
