@@ -32,7 +32,7 @@ _OURS = (
 
 
 @dataclass(frozen=True)
-class Rule:
+class RowRule:
     """A condition that must be true for each row.
 
     Attributes:
@@ -89,20 +89,20 @@ def _parsed(
     schema_string: str,
     configuration: tuple[tuple[str, str], ...],
     partition_columns: tuple[str, ...],
-) -> tuple[Rule, ...]:
+) -> tuple[RowRule, ...]:
     texts = list(texts_of(schema_string, dict(configuration)))
     if not texts:
         return ()
     schema = Schema.from_json(schema_string)
     return tuple(
-        Rule(name, text, _as_stored(_condition(name, text, schema), partition_columns))
+        RowRule(name, text, _as_stored(_condition(name, text, schema), partition_columns))
         for name, text in texts
     )
 
 
 def rules_of(
     schema_string: str, configuration: Mapping[str, str], partition_columns: Sequence[str]
-) -> tuple[Rule, ...]:
+) -> tuple[RowRule, ...]:
     """The rules of a table by its metadata.
 
     Raises: InvalidStatement for a text that is not in the language of statements, with the place,
@@ -112,7 +112,7 @@ def rules_of(
     return _parsed(schema_string, own, tuple(partition_columns))
 
 
-def rules_of_metadata(metadata: Metadata, *, resource: str = "") -> tuple[Rule, ...]:
+def rules_of_metadata(metadata: Metadata, *, resource: str = "") -> tuple[RowRule, ...]:
     """As `rules_of`; an error names the resource."""
     try:
         return rules_of(metadata.schema_string, metadata.configuration, metadata.partition_columns)

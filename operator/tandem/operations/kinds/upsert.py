@@ -184,7 +184,7 @@ class UpsertKind:
         job, now = _job(work.frozen[1]), self._blocks(work, place.base, settings)
         if (_layout(job.blocks), job.partitions) != (_layout(now), place.base.partition_columns):
             why = (
-                f"the base table's columns or rules changed since its version {job.blocks.version}"
+                f"columns or rules of the base table changed since version {job.blocks.version}"
             )
             return Decision(Verdict.REPLAN, why)
         return Decision(Verdict.COMMIT, payload=place)

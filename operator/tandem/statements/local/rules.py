@@ -14,7 +14,7 @@ from tandem.errors import ConstraintViolated, StatementFailed
 from tandem.statements.local import kernels
 from tandem.statements.local.expression import LocalExpression, compile_expression
 from tandem.statements.local.kernels import NeedsSpark
-from tandem.statements.rules import Rule, rules_of
+from tandem.statements.rules import RowRule, rules_of
 from tandem.text import clean
 
 _SHOWN: Final = 12
@@ -29,7 +29,7 @@ _TEXT: Final = 500
 class LocalRules:
     """The rules of a table, each with its condition over Arrow; None if only Spark evaluates it."""
 
-    rules: tuple[Rule, ...]
+    rules: tuple[RowRule, ...]
     conditions: tuple[LocalExpression | None, ...]
 
     @classmethod
@@ -41,7 +41,7 @@ class LocalRules:
         return cls(rules, tuple(compile_expression(rule.condition) for rule in rules))
 
     @property
-    def left_to_spark(self) -> tuple[Rule, ...]:
+    def left_to_spark(self) -> tuple[RowRule, ...]:
         """The rules that only Spark evaluates."""
         pairs = zip(self.rules, self.conditions, strict=True)
         return tuple(rule for rule, condition in pairs if condition is None)
@@ -78,7 +78,7 @@ class LocalRules:
                 raise violation(rule, table, at)
 
 
-def violation(rule: Rule, rows: pa.RecordBatch | pa.Table, at: int) -> ConstraintViolated:
+def violation(rule: RowRule, rows: pa.RecordBatch | pa.Table, at: int) -> ConstraintViolated:
     """The error of a row of some that breaks a rule."""
     return violated(rule.name, rule.text, rows, at, first=rule.columns)
 
