@@ -125,7 +125,7 @@ def _condition(name: str, text: str, schema: Schema) -> Expr:
     try:
         root = parse_where(text, schema, field=name)
     except InvalidStatement as error:
-        error.remedy = error.remedy or _OURS
+        error.remedy = _OURS
         raise
     for node in tree.walk(root):
         if isinstance(node, tree.Call) and not FUNCTIONS[node.function].deterministic:

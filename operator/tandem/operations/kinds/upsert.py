@@ -183,9 +183,7 @@ class UpsertKind:
         settings = _settings(work, place.base, self._resource.id)
         job, now = _job(work.frozen[1]), self._blocks(work, place.base, settings)
         if (_layout(job.blocks), job.partitions) != (_layout(now), place.base.partition_columns):
-            why = (
-                f"columns or rules of the base table changed since version {job.blocks.version}"
-            )
+            why = f"columns or rules of the base table changed since version {job.blocks.version}"
             return Decision(Verdict.REPLAN, why)
         return Decision(Verdict.COMMIT, payload=place)
 
