@@ -501,8 +501,9 @@ def test_columns_of_bounded_length(tmp_path: Path, spark: SparkSession, whole: b
         source.write_text(json.dumps({"id": 1, "v": "ä", "s": {"x": "x"}, "c": "y", **more}) + "\n")
         return job_for(tmp_path / "t", source, (clause,), format_="Json")
 
-    for wrong in ({"v": "abc"}, {"c": "abc"}, *([{"s": {"x": "abcd"}}] if whole else [])):
-        message = refused(job_of(**wrong), spark)
+    wrong: list[dict[str, Any]] = [{"v": "abc"}, {"c": "abc"}]
+    for values in (*wrong, {"s": {"x": "abcd"}})[: 3 if whole else 2]:
+        message = refused(job_of(**values), spark)
         assert message.startswith("ConstraintViolated: column ")
         assert "a string is too long for its column (found: abc" in message
     job = job_of(v="b   ")
