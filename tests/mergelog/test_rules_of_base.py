@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from mergelog.orders import MERGE, Orders, rows
 from tandem import mergelog
@@ -68,3 +71,26 @@ def test_a_constraint_that_is_younger_than_a_record(orders: Orders) -> None:
         (6, 9, "third"),
         (11, 9, "third"),
     ]
+
+
+@pytest.mark.parametrize("operation", ["upsert", "deleteKeys"])
+def test_not_null_below_a_struct(tmp_path: Path, operation: str) -> None:
+    """As in Delta: a field of a struct that is NULL is NULL. A delete has no more than its key."""
+    inner = pa.struct([pa.field("a", pa.int64(), nullable=False)])
+    base = rows(range(4, 8), "base", 5)
+    base = base.append_column(pa.field("s", inner), pa.array([{"a": 1}] * 4, inner))
+    write_deltalake(
+        str(tmp_path / "t"), base, configuration={"delta.enableDeletionVectors": "true"}
+    )
+    orders = Orders(tmp_path / "t")
+    settings = mergelog.LogSettings(("id",))
+    mergelog.ensure_log(orders.log, settings, now_ms=0, nonce="made once")
+    source = {"source": orders.source(pa.table({"id": [5]}))}
+    status = orders.run({operation: source})
+    if operation == "deleteKeys":
+        assert status.phase is Phase.SUCCEEDED, status.conditions
+        found = mergelog.scan(orders.location).read_all()
+        assert sorted(found["id"].to_pylist()) == [4, 6, 7]
+    else:
+        assert status.conditions[0].reason == "ConstraintViolated"
+        assert "s.a: a column that must not be null" in status.conditions[0].message

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tandem.delta import protocol
+from tandem.delta.datafiles.conform import all_nullable
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.schema import StructType, to_delta_json
 from tandem.jobs.formats import JobSpec, JobTable, UpsertJob
@@ -136,13 +137,10 @@ class UpsertKind:
         """How blocks are written for a version of the base table: as its rows, so that a job
         refuses a NULL where it must not be, and in a key. A delete has no more than its key."""
         table = block_format(base, settings)
+        schema = all_nullable(table.schema) if self._input.deletes else table.schema
         fields = (
-            replace(
-                field,
-                nullable=(field.nullable or self._input.deletes)
-                and field.name not in settings.keys,
-            )
-            for field in table.schema
+            replace(field, nullable=field.nullable and field.name not in settings.keys)
+            for field in schema
         )
         return JobTable(
             location=work.table.location,
