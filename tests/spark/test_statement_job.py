@@ -171,7 +171,7 @@ def test_a_computed_null_where_none_may_be_fails_the_statement(
     job = job_for(path, "`n` < 4", set_)
     assert run(job, spark) == 1
     failure = jobs.failure(job)
-    assert failure.reason == Reason.STATEMENT_FAILED
+    assert failure.reason == Reason.CONSTRAINT_VIOLATED
     assert "must not be null" in failure.message
     assert column in failure.message
     assert not any("result.json" in m.path for m in job.store.list(job.path("rounds")))
