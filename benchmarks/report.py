@@ -36,6 +36,7 @@ ORDER = (
     "partcopy",
     "row_tracking",
     "tracked_changes",
+    "catalog_commit",
     "bigsort",
     "replace",
     "snapshot",

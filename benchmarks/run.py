@@ -58,6 +58,7 @@ NAMES = (
     "partcopy",
     "row_tracking",
     "tracked_changes",
+    "catalog_commit",
     "bigsort",
 )
 

@@ -145,9 +145,13 @@ table. What it does not have was tried on a stand-in, a proxy before it, or not 
 | the server of Unity Catalog's makers (Java, 0.6.0) | by hand, once, before Tandem had a client: \
 one winner a version, a full backlog at the 11th commit, an accepted commit that is sent again is \
 accepted again (`olai-uc-server`: refused), commits listed from the newest on (from the oldest) |
+| commits listed from the newest on | sorted by the proxy: DuckDB 1.5 reads a table with more \
+than one unpublished commit in no other order |
 | the list of permitted maintenance (`allowed-maintenance-operations`, unitycatalog#1812) | added \
 by the proxy, as the pull request describes it. A server without it permits no maintenance |
 | credentials for S3 | the proxy vends those of a real S3 server; not session tokens of AWS STS |
+| credentials that are renewed for a running job | the Secret on a real API server, and its \
+file in a process with a real S3 server; not by a kubelet |
 | credentials for Azure and GCS | their names only |
 | a token that the catalog checks | the proxy's answers 401 and 403; the server takes any |
 | Databricks | not at all |

@@ -16,8 +16,7 @@ from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
 from support.lake.lake import Lake, message, reason
 from support.lake.rows import rows
-from support.lake.tracking import NAMES, track
-from tables.test_compacted_row_ids import in_files
+from support.lake.tracking import NAMES, in_files, track
 from tandem.delta.actions import BASE_ROW_ID, ROW_COMMIT_VERSION
 from tandem.delta.log.codec import encode_action
 from tandem.delta.row_tracking import DOMAIN

@@ -155,6 +155,7 @@ def ids(lake: QuickLake) -> dict[int, set[tuple[int, int]]]:
 WITHOUT_VECTORS = ("INT96", "empty row groups", "half of the ids", "ids first")
 
 
+@pytest.mark.part(4)
 @pytest.mark.parametrize(
     ("writer", "vectors"),
     [*((each, True) for each in WRITERS), *((each, False) for each in WITHOUT_VECTORS)],

@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks import (
     bigsort,
+    catalog_commit,
     compaction,
     crowded,
     distance,
@@ -111,6 +112,11 @@ def test_the_requests_of_a_commit_are_counted_at_a_distance(tmp_path: Path) -> N
     for runs in found.raw.values():
         for run in runs:
             assert 0 < run["commit in sequence"] <= run["commit requests"] < run["requests"]
+
+
+def test_the_requests_of_a_commit_through_a_catalog_are_counted(tmp_path: Path) -> None:
+    found = catalog_commit.run("toy", tmp_path)
+    assert [len(found.raw[what]["requests"]) for what in catalog_commit.WHAT] == [5, 5]
 
 
 def test_the_loop_is_watched_while_tables_are_adopted_and_compacted(tmp_path: Path) -> None:

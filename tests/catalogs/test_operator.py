@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
+from support.cluster.dev_thread import spark_operator
 from support.cluster.operator_thread import (
     HeldJobs,
     Resources,
@@ -25,9 +26,13 @@ from support.cluster.operator_thread import (
 from support.foreign.process import started
 from support.http_server import EveryMethod, serving
 from support.lake.unity import TOKEN, ManagedTable, UnityServer, start_server
+from support.waiting import await_that
+from tandem.kube.dev import controller
+from tandem.storage.renewable import unix_ms
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster
+    from support.lake.s3 import S3Server
 
 TABLE = "LakeTable"
 
@@ -170,6 +175,81 @@ def catalog_of(*locations: str) -> type[EveryMethod]:
             self.wfile.write(content)
 
     return Catalog
+
+
+def vending(location: str, environ: Mapping[str, str]) -> type[EveryMethod]:
+    """Answers of a catalog that vends credentials for 15 s at a time."""
+    config = {
+        "s3.access-key-id": environ["AWS_ACCESS_KEY_ID"],
+        "s3.secret-access-key": environ["AWS_SECRET_ACCESS_KEY"],
+    }
+
+    class Catalog(EveryMethod):
+        def answer(self) -> None:
+            body: dict[str, Any] = {
+                "metadata": {"table-uuid": "1", "location": location, "properties": {}},
+                "latest-table-version": 0,
+            }
+            if "/credentials" in self.path:
+                given = {"prefix": location, "operation": "READ_WRITE", "config": config}
+                ends = {"expiration-time-ms": unix_ms() + 15_000}
+                body = {"storage-credentials": [{**given, **ends}]}
+            content = json.dumps(body).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+    return Catalog
+
+
+@pytest.mark.matrix
+def test_a_job_has_credentials_for_as_long_as_it_runs(
+    cluster: Cluster, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A SparkApplication under `tandem dev`, and two operators, one after the other."""
+    monkeypatch.setattr(controller, "_RENEW_S", 0.5)
+    space, location = Resources(cluster, cluster.namespace("vended")), s3_server.fresh_location()
+    jobs = HeldJobs()
+    for number in range(3):
+        rows = pa.table({"id": [number]})
+        write_deltalake(location, rows, mode="append", storage_options=s3_server.storage_options)
+    settings = quick_settings(
+        cluster, space.namespace, allowed_locations=(location,), allowed_endpoints=("127.0.0.1",)
+    )
+
+    def await_others(*known: Any) -> Any:
+        """Credentials that the job has not had."""
+        url = f"/api/v1/namespaces/{space.namespace}/secrets"
+
+        def found() -> list[Any]:
+            return [each["data"] for each in cluster.request("GET", url)["items"]]
+
+        await_that(lambda: [each for each in found() if each not in known], found)
+        return found()[0]
+
+    with (
+        serving(vending(location, s3_server.environ)) as uri,
+        spark_operator(cluster, space.namespace, jobs),
+    ):
+        catalog = {"unity": {"uri": uri, "name": "main.lake.external"}}
+        with jobs.held():
+            with operating(settings, jobs, spark=True):
+                storage = {"options": s3_server.options}
+                space.create(TABLE, "t", {"catalog": catalog, "storage": storage})
+                space.compaction("m", "t", type="Major")
+                space.await_phase("TableCompaction", "m", "Running")
+                await_others(await_others())
+            last = await_others()
+            with operating(settings, jobs, spark=True):
+                await_others(last)
+                [request] = vars(jobs)["_waiting"].values()
+                # Here is what a process of the job would be.
+                monkeypatch.setenv(*request.environ[0])
+                jobs.release()
+                done = space.await_end("TableCompaction", "m")
+    assert done["phase"] == "Succeeded", done
+    assert done["attempt"] == 1
 
 
 def test_a_catalog_that_is_down_does_not_stop_a_table_that_it_only_names(stage: Stage) -> None:

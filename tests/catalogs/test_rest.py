@@ -386,3 +386,8 @@ def test_certificates_are_verified() -> None:
         elsewhere = url.replace("127.0.0.1", "localhost")
         with pytest.raises(StorageError, match="certificate"):
             Rest(elsewhere, lambda: "", context=trusting).get(())
+    with serving(Handler) as url:
+        begun = time.monotonic()
+        with pytest.raises(StorageError, match="without TLS"):
+            Rest(url.replace("http://", "https://"), lambda: "").get(())
+        assert time.monotonic() - begun < 20

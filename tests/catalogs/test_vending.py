@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 import time
@@ -13,20 +14,35 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from catalogs.managed import compact, delete, lake_table, rows_of
 from support.foreign.process import started
 from support.http_server import EveryMethod, serving
+from support.jobs.job_files import control, input_files
 from support.lake.s3 import S3Server
 from support.lake.unity import TOKEN, ManagedTable, UnityServer
 from support.lake.unity_proxy import Call, Fault, Proxy, Refusal, proxy_before
+from support.waiting import await_that
 from tandem.catalogs.unity import UnityTable, open_vended_store
+from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.scan import scan
 from tandem.errors import AccessDenied, ObjectNotFound, StorageError
+from tandem.jobs.formats import JobBin, RewriteJob
+from tandem.jobs.runner import LOST, JobPhase, JobRequest
 from tandem.operations.adopt import open_table
-from tandem.storage import open_store
-from tandem.storage.renewable import RenewableStore, VendedStore, vended_environ
+from tandem.spark.local_spark import LocalRunner
+from tandem.spark.runtime.control import encode
+from tandem.storage import Store, open_store, renewable
+from tandem.storage.renewable import (
+    CREDENTIALS_VARIABLE,
+    RenewableStore,
+    Vended,
+    VendedStore,
+    vended_for,
+)
 
 HOUR_MS = 3_600_000
 
@@ -217,6 +233,9 @@ class Clock:
     def now_ms(self) -> int:
         return int(time.time() * 1000) + self.ahead_ms
 
+    def time_ns(self) -> int:
+        return self.now_ms() * 1_000_000
+
 
 def test_a_store_with_vended_credentials_outlives_them(
     table: ManagedTable, proxy: Proxy, s3_server: S3Server
@@ -234,11 +253,103 @@ def test_a_store_with_vended_credentials_outlives_them(
     clock.ahead_ms = HOUR_MS // 2 + 60_000
     with pytest.raises(AccessDenied):
         store.get("a")
-    clock.ahead_ms += HOUR_MS
+    clock.ahead_ms += HOUR_MS // 4
     vend(proxy, good)
     assert store.get("a") == b"1"
     assert proxy.kinds().count("CREDENTIALS") == 3
     assert [info.path for info in store.list()] == ["a"]
+
+
+def test_a_job_outlives_the_credentials_that_its_file_had_first(
+    s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As its driver and its workers open stores, against a real S3 server."""
+    clock, file = Clock(), tmp_path / "credentials.json"
+    begin_ms = clock.now_ms()
+
+    def give(good: bool, until_ms: int) -> None:
+        secret = s3_server.secret_key if good else "expired"
+        environ = {**s3_server.environ, "AWS_SECRET_ACCESS_KEY": secret}
+        file.write_bytes(Vended(environ, begin_ms + until_ms).encode())
+
+    monkeypatch.setattr(renewable, "time", clock)
+    monkeypatch.setenv(CREDENTIALS_VARIABLE, str(file))
+    location = s3_server.fresh_location()
+    give(True, HOUR_MS)
+    store = open_store(location, s3_server.options)
+    sent = pickle.dumps(store)
+    assert s3_server.secret_key.encode() not in sent
+    workers: Store = pickle.loads(sent)
+    for each in (store, workers):
+        each.put("a", b"1")
+    give(False, HOUR_MS)
+    assert store.get("a") == workers.get("a") == b"1"  # the file is not read again before its time
+    give(True, 2 * HOUR_MS)
+    clock.ahead_ms = HOUR_MS + 60_000
+    assert store.get("a") == workers.get("a") == b"1"
+    file.unlink()
+    clock.ahead_ms += HOUR_MS // 2
+    assert store.get("a") == b"1"  # with the last ones, as long as they are good
+    clock.ahead_ms += HOUR_MS // 2
+    with pytest.raises(StorageError, match="file of credentials cannot be read"):
+        store.get("a")
+    give(False, HOUR_MS)
+    with pytest.raises(StorageError, match="credentials of the store are over"):
+        store.get("a")
+    give(True, 3 * HOUR_MS)
+    assert store.get("a") == b"1"
+
+
+@pytest.mark.matrix
+def test_a_job_on_spark_outlives_its_credentials(
+    s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its driver and its workers have them in a file alone, where each is good for 5 s."""
+    location, file = s3_server.fresh_location(), tmp_path / "credentials.json"
+    for first in (0, 10):
+        rows = pa.table({"id": range(first, first + 10)})
+        write_deltalake(location, rows, mode="append", storage_options=s3_server.storage_options)
+    store = s3_server.open(location)
+    snapshot = DeltaLog(store).snapshot()
+    bins = (JobBin(inputs=(0, 1)),)
+    inputs = input_files(store, snapshot)
+    job = control(store, snapshot, RewriteJob(inputs=inputs, bins=bins, target_file_size=1 << 20))
+    of_workers = job.spec.table.model_copy(update={"storage_options": s3_server.options})
+    store.put(job.path("job.json"), encode(job.spec.model_copy(update={"table": of_workers})))
+    request = JobRequest(
+        *("outlives", "rewrite", location, job.path("job.json")),
+        storage_options=tuple(s3_server.options.items()),
+        environ=((CREDENTIALS_VARIABLE, str(file)),),
+    )
+    for name in s3_server.environ:
+        monkeypatch.delenv(name, raising=False)
+    runner, given = LocalRunner(logs=tmp_path / "logs"), list[int]()
+
+    def renew() -> bool:
+        given.append(renewable.unix_ms() + 5_000)
+        fresh = tmp_path / "fresh"
+        fresh.write_bytes(Vended(s3_server.environ, given[-1]).encode())
+        fresh.replace(file)
+        return runner.status(request.name).phase in LOST
+
+    renew()
+    runner.start(request)
+    await_that(renew, lambda: runner.status(request.name))
+    assert runner.status(request.name).phase is JobPhase.ENDED
+    assert given[0] < renewable.unix_ms()
+    assert store.head(job.round_path(0, "result.json")).size > 0
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"environ": {}}', '{"secret": "hush"}'])
+def test_a_file_without_credentials_is_refused_and_not_repeated(
+    content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "credentials.json"
+    file.write_text(content)
+    monkeypatch.setenv(CREDENTIALS_VARIABLE, str(file))
+    with pytest.raises(StorageError, match="cannot be read") as found:
+        open_store("s3://b/t", {"region": "us-east-1"})
+    assert "hush" not in str(found.value)
 
 
 def test_operations_on_a_table_in_s3_have_only_what_its_catalog_vends(
@@ -260,7 +371,9 @@ def test_operations_on_a_table_in_s3_have_only_what_its_catalog_vends(
     ids = scan(opened.log.snapshot(), opened.store, ["id"]).read_all()["id"].to_pylist()
     assert sorted(ids) == [n for n in range(30) if n != 3]
     # What a job elsewhere would have, and no more.
-    assert vended_environ(RenewableStore(opened.store)) == s3_server.environ
+    vended = vended_for(RenewableStore(opened.store))
+    assert vended is not None
+    assert vended.environ == s3_server.environ
     assert s3_server.secret_key not in f"{opened!r} {opened.store!r}"
 
 

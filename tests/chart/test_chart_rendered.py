@@ -31,7 +31,11 @@ from tandem.spec import KINDS
 from tandem.spec.common import INDEX_SERVER_LABEL
 
 Json = dict[str, Any]
-CLUSTER_SCOPED = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "Namespace"}
+POLICY = {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+CLUSTER_SCOPED = {
+    *("ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "Namespace"),
+    *POLICY,
+}
 every_combination = pytest.mark.parametrize("name", MATRIX)
 
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
 import chart_docs
 from chart.chart_values import EXTERNAL, MATRIX, NAMESPACES
+from cluster_access import ApiRefused
 from support.cluster.helm import of_kind, one, template
+from support.waiting import await_that
 from tandem.spec import KINDS
 from tandem.spec.common import plural
+
+if TYPE_CHECKING:
+    from support.cluster.api_server import Cluster
 
 Json = dict[str, Any]
 ROLES = ("Role", "ClusterRole")
@@ -52,11 +57,40 @@ def test_no_rule_uses_a_wildcard(name: str) -> None:
 
 
 @every_combination
-def test_secrets_are_only_read_one_by_one_and_made_for_jobs(name: str) -> None:
+def test_secrets_are_only_read_one_by_one_and_kept_for_jobs(name: str) -> None:
     for _, rule in rules(template(MATRIX[name]), *ROLES):
         if "secrets" in rule["resources"]:
-            assert rule["verbs"] in (["get"], ["create"])
+            assert rule["verbs"] in (["get"], ["create", "patch"])
             assert rule["resources"] == ["secrets"]
+
+
+def test_the_operator_changes_no_secret_but_those_of_jobs(cluster: Cluster) -> None:
+    objects = template(EXTERNAL)
+    for each in of_kind(objects, "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"):
+        cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump(each))
+    url = f"/api/v1/namespaces/{cluster.namespace('policy')}/secrets"
+    owner = {"apiVersion": "sparkoperator.k8s.io/v1beta2", "kind": "SparkApplication", "uid": "1"}
+    for name, whose in (("job", "job"), ("of-another", "job"), ("plain", "")):
+        owners = [{**owner, "name": whose}] if whose else []
+        metadata = {"name": name, "ownerReferences": owners}
+        cluster.operator.request("POST", url, {"metadata": metadata, "stringData": {"a": "b"}})
+
+    def refusal(name: str, **metadata: Any) -> str:
+        change = {"stringData": {"a": "c"}, "metadata": metadata}
+        kind = "application/merge-patch+json"
+        try:
+            cluster.operator.request("PATCH", f"{url}/{name}", change, content_type=kind)
+        except ApiRefused as error:
+            return str(error)
+        return ""
+
+    # The API server takes up a new policy after a while.
+    await_that(lambda: refusal("plain") != "", lambda: cluster.admin.request("GET", url))
+    why = "only the Secrets of its jobs"
+    assert why in refusal("plain")
+    assert why in refusal("of-another")
+    assert why in refusal("of-another", ownerReferences=[{**owner, "name": "of-another"}])
+    assert refusal("job") == ""
 
 
 def test_named_secrets_are_all_that_can_be_read() -> None:

@@ -356,30 +356,32 @@ LEGACY_TABLES: dict[str, tuple[tuple[int, int], Json, Json]] = {
 _NOT_DELTALAKE = {"policy", "mapping", "widening", "stamps", "several", "identity", "generated"}
 
 
-def test_every_legacy_table_that_was_upgraded_is_read_and_written_by_spark(
-    delta_spark: SparkSession, tmp_path: Path
+@pytest.mark.part(4)
+@pytest.mark.parametrize("name", LEGACY_TABLES)
+def test_a_legacy_table_that_was_upgraded_is_read_and_written_by_spark(
+    delta_spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
-    for name, (version, field, configuration) in LEGACY_TABLES.items():
-        root = tmp_path / name
-        _legacy_table(root, version, dict(field), configuration)
-        [resource] = load_text(
-            "apiVersion: tandem.dev/v1alpha1\nkind: LakeTable\n"
-            f"metadata: {{name: {name}}}\n"
-            f"spec: {{location: '{root.as_uri()}', enableDeletionVectors: true}}\n"
-        )
-        assert isinstance(resource, LakeTable)
-        adopt(open_table(resource), SystemClock(), SystemNonces())
-        table = f"delta.`{root}`"
-        x = "TIMESTAMP_NTZ '2026-01-01 00:00:00'" if name == "ntz" else "3"
-        assert delta_spark.table(table).count() == 2, name
-        delta_spark.sql(f"INSERT INTO {table} (id, x) VALUES (3, {x})")
-        if name != "several":  # it is append-only
-            delta_spark.sql(f"DELETE FROM {table} WHERE id = 1")
-        ids = {row.id for row in delta_spark.table(table).collect()}
-        assert ids == ({1, 2, 3} if name == "several" else {2, 3}), name
-        if name not in _NOT_DELTALAKE:
-            found = pa.table(DeltaTable(root).scan()).column("id").to_pylist()
-            assert set(found) == ids, name
+    version, field, configuration = LEGACY_TABLES[name]
+    root = tmp_path / name
+    _legacy_table(root, version, dict(field), configuration)
+    [resource] = load_text(
+        "apiVersion: tandem.dev/v1alpha1\nkind: LakeTable\n"
+        f"metadata: {{name: {name}}}\n"
+        f"spec: {{location: '{root.as_uri()}', enableDeletionVectors: true}}\n"
+    )
+    assert isinstance(resource, LakeTable)
+    adopt(open_table(resource), SystemClock(), SystemNonces())
+    table = f"delta.`{root}`"
+    x = "TIMESTAMP_NTZ '2026-01-01 00:00:00'" if name == "ntz" else "3"
+    assert delta_spark.table(table).count() == 2
+    delta_spark.sql(f"INSERT INTO {table} (id, x) VALUES (3, {x})")
+    if name != "several":  # it is append-only
+        delta_spark.sql(f"DELETE FROM {table} WHERE id = 1")
+    ids = {row.id for row in delta_spark.table(table).collect()}
+    assert ids == ({1, 2, 3} if name == "several" else {2, 3})
+    if name not in _NOT_DELTALAKE:
+        found = pa.table(DeltaTable(root).scan()).column("id").to_pylist()
+        assert set(found) == ids
 
 
 def test_new_files_are_logged_as_sparks_uris(delta_spark: SparkSession) -> None:

@@ -13,14 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kube.applications import ScriptedJobs
 from kube.child_links import Stub, child_of, turns, with_child
 from support.lock_requests import TABLE, request
 from support.waiting import until
-from tandem.errors import LocationNotAllowed, TandemError
+from tandem.errors import ClusterUnavailable, LocationNotAllowed, TandemError
 from tandem.kube.children.link import Link
 from tandem.kube.children.ports import (
     LinkedAutomaticSlots,
     LinkedMetrics,
+    LinkedRunner,
     LinkedSlots,
     lock_request,
     lock_resources,
@@ -36,6 +38,7 @@ from tandem.kube.runtime.tenants import Tenant
 from tandem.kube.tables.status import TableFigures
 from tandem.locks.rules import WHOLE_TABLE, Mode
 from tandem.storage.paths import LOG_FOLDER
+from tandem.storage.renewable import Vended
 
 # What a child may ask for
 
@@ -142,6 +145,32 @@ def test_locks_are_those_of_the_tenants_tables() -> None:
         assert len(await child.call("locks.entries", MEMBERS)) == 2
 
     with_child(test)
+
+
+def test_a_child_renews_the_credentials_of_its_tenants_jobs() -> None:
+    vended, renewed = Vended({"AWS_SESSION_TOKEN": "hush"}, 7), list[tuple[str, Vended]]()
+
+    class Jobs(ScriptedJobs):
+        def renew(self, name: str, vended: Vended) -> None:
+            renewed.append((name, vended))
+
+    async def test(stub: Stub, child: Link, _: ChildServices) -> None:
+        vars(stub)["runner_factory"] = lambda *_: Jobs()
+        for namespace, uid in (("a", "1"), ("b", "2")):
+            made = lake_table("c", uid, {"tableRef": {"name": "t"}, "type": "Major"})
+            metadata = {**made["metadata"], "namespace": namespace}
+            stub.resource_cache.update({**made, "kind": "TableCompaction", "metadata": metadata})
+        loop = asyncio.get_running_loop()
+        for uid in ("1", "2", "3"):
+            runner = LinkedRunner(child, loop, uid, lambda: None)
+            if uid == "1":
+                await asyncio.to_thread(runner.renew, "job", vended)
+                continue
+            with pytest.raises(ClusterUnavailable, match="does not know the operation"):
+                await asyncio.to_thread(runner.renew, "job", vended)
+
+    with_child(test)
+    assert renewed == [("job", vended)]
 
 
 def lake_table(name: str, uid: str, spec: dict[str, Any]) -> Body:

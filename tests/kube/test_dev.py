@@ -25,8 +25,10 @@ from support.waiting import await_that
 from tandem.errors import AccessDenied, Reason, SparkMissing
 from tandem.jobs.formats import JobBin, RewriteJob
 from tandem.jobs.runner import JobPhase, JobRequest
+from tandem.kube.dev import controller
 from tandem.spark.application.manifest import build
 from tandem.spark.application.port import JobOwner, JobPlacement, classify
+from tandem.storage.renewable import CREDENTIALS_VARIABLE
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -261,6 +263,34 @@ def test_secrets_reach_the_environment_alone(
     assert "LD_PRELOAD" in output
     for text in (output, str(found), repr(started), " ".join(started.arguments())):
         assert "hush" not in text
+
+
+def test_credentials_that_a_catalog_vends_are_a_file_that_is_renewed(
+    space: Applications, owner: JobOwner, jobs: ScriptedJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller, "_RENEW_S", 0.0)
+    request = JobRequest("a", "rewrite", "s3://lake/t", "job.json", environ=(("A", "hush"),))
+    body = build(request, JobPlacement(owner, space.namespace), SETTINGS)
+    with space.dev(jobs):
+        space.create(body)
+        space.await_state("a", "SUBMITTED")
+        secret(space, "a", **{"credentials.json": "first"})  # as a kubelet, it waits for this
+        space.await_state("a", "RUNNING")
+        [started] = jobs.requests
+        [(name, text)] = started.environ
+        file = Path(text)
+        assert name == CREDENTIALS_VARIABLE
+        assert file.read_text() == "first"
+        assert file.stat().st_mode & 0o77 == file.parent.stat().st_mode & 0o77 == 0
+        url = f"/api/v1/namespaces/{space.namespace}/secrets/a"
+        merge = "application/merge-patch+json"
+        renewed = {"stringData": {"credentials.json": "second"}}
+        space.cluster.request("PATCH", url, renewed, content_type=merge)
+        await_that(lambda: file.read_text() == "second", file.read_text)
+        space.cluster.request("DELETE", url)
+        jobs.end()
+        space.await_state("a", "COMPLETED")
+    assert not file.exists()
 
 
 def test_a_secret_that_is_missing(space: Applications, owner: JobOwner, jobs: ScriptedJobs) -> None:

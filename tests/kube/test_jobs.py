@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from kube.applications import SETTINGS, Applications
 from support.cluster.api_proxy import ApiProxy, CutAfter, CutBefore, Refuse
 from support.cluster.api_server import ApiRefused, Cluster
+from support.lake.memory_store import MemoryStore
 from support.waiting import await_that
 from tandem.errors import (
     AlreadyRunning,
@@ -26,12 +27,17 @@ from tandem.errors import (
     JobRefused,
     Reason,
 )
+from tandem.jobs.formats import JobSpec
+from tandem.jobs.port import JobKey, RoundState
 from tandem.jobs.runner import JobPhase, JobRequest
 from tandem.kube.client.api import Api
 from tandem.kube.controllers import spark_jobs
 from tandem.kube.controllers.spark_jobs import ApplicationCache, ApplicationRunner, trimmed
+from tandem.operations.session.job_control import FileJobs
 from tandem.spark.application.manifest import GIB, KubeflowApplications, build
 from tandem.spark.application.port import JobOwner, JobPlacement
+from tandem.storage import Store
+from tandem.storage.renewable import Vended, VendedStore, vended_for
 
 Json = dict[str, Any]
 
@@ -45,6 +51,8 @@ REQUEST = JobRequest(
     attempt=1,
 )
 NAME = REQUEST.name
+VENDED = (("AWS_ACCESS_KEY_ID", "vended-key"), ("AWS_SECRET_ACCESS_KEY", "vended-secret"))
+HOUR_MS = 3_600_000
 
 
 @pytest.fixture(scope="module")
@@ -115,12 +123,14 @@ OWNER = JobOwner("tandem.dev/v1alpha1", "TableCompaction", "nightly", "1-2-3")
 
 
 @pytest.mark.parametrize("input_bytes", [0, 300 * GIB])
-@pytest.mark.parametrize("secret_name", [None, "lake"])
+@pytest.mark.parametrize("credentials", ["none", "a Secret", "a catalog"])
 def test_the_crd_accepts_the_applications_of_tandem(
-    space: Applications, input_bytes: int, secret_name: str | None
+    space: Applications, input_bytes: int, credentials: str
 ) -> None:
+    vended = VENDED if credentials == "a catalog" else ()
+    secret_name = "lake" if credentials == "a Secret" else None
     body = build(
-        replace(REQUEST, input_bytes=input_bytes),
+        replace(REQUEST, input_bytes=input_bytes, environ=vended),
         JobPlacement(OWNER, space.namespace, secret_name=secret_name),
         SETTINGS,
     )
@@ -228,27 +238,105 @@ def test_a_job_that_is_started_again_is_created_once(fresh: Applications, make: 
     assert again["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
 
 
-VENDED = (("AWS_ACCESS_KEY_ID", "vended-key"), ("AWS_SECRET_ACCESS_KEY", "vended-secret"))
+class Vending:
+    """The store of a table whose catalog vends numbered credentials, and the clock."""
+
+    def __init__(self) -> None:
+        self.count, self.time_ms = 0, 0
+        self.opened: Store = self.open()
+
+    def vend(self) -> Vended:
+        self.count += 1
+        environ = {**dict(VENDED), "AWS_SESSION_TOKEN": f"vended-{self.count}"}
+        return Vended(environ, self.time_ms + HOUR_MS)
+
+    def open(self) -> Store:
+        """As by another process."""
+        return VendedStore(self.vend, lambda _: MemoryStore(), lambda: self.time_ms)
+
+    def poll(self, jobs: FileJobs, store: Store) -> RoundState:
+        return jobs.poll(JobKey(NAME, REQUEST.operation_id, REQUEST.attempt, store), 0)
+
+
+def secret_of(space: Applications, *, method: str = "GET") -> Json | None:
+    url = f"/api/v1/namespaces/{space.namespace}/secrets"
+    items = space.cluster.request("GET", url)["items"]
+    if method != "GET":
+        space.cluster.request(method, f"{url}/{NAME}")
+    return next((each for each in items if each["metadata"]["name"] == NAME), None)
+
+
+def file_of(space: Applications) -> Vended:
+    """The credentials that pods of the job see."""
+    secret = secret_of(space)
+    assert secret is not None
+    [(name, text)] = secret["data"].items()
+    assert name == "credentials.json"
+    return Vended(**json.loads(base64.b64decode(text)))
 
 
 def test_credentials_that_a_catalog_vends_are_in_a_secret_of_the_job(
     fresh: Applications, make: Make
 ) -> None:
-    owner = fresh.owner()
-    runner, request = make(fresh, owner), replace(REQUEST, environ=VENDED)
+    runner, request = make(fresh, fresh.owner()), replace(REQUEST, environ=VENDED, expires_ms=7)
     runner.start(request)
     runner.start(request)  # its answer was lost
-    url = f"/api/v1/namespaces/{fresh.namespace}/secrets/{request.name}"
-    secret = fresh.cluster.request("GET", url)
-    values = {key: base64.b64decode(text).decode() for key, text in secret["data"].items()}
-    assert values == dict(VENDED)
-    assert secret["metadata"]["ownerReferences"] == [owner.reference()]
-    application = fresh.get(request.name)
+    assert file_of(fresh) == Vended(dict(VENDED), 7)
+    application, secret = fresh.get(NAME), secret_of(fresh)
     assert application is not None
+    assert secret is not None
+    # The cluster deletes it with the application.
+    [owner] = secret["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"]) == ("SparkApplication", application["metadata"]["uid"])
     assert "vended" not in json.dumps(application)
-    [source] = application["spec"]["driver"]["envFrom"]
-    assert source == {"secretRef": {"name": request.name}}
     assert "vended" not in repr(request)
+
+
+def test_credentials_of_a_running_job_are_renewed_at_half_of_their_life(
+    fresh: Applications, make: Make
+) -> None:
+    vending, owner = Vending(), fresh.owner()
+    store, jobs = vending.opened, FileJobs(make(fresh, owner))
+    vended = vended_for(store)
+    assert vended is not None
+    environ = tuple(vended.environ.items())
+    request = replace(REQUEST, environ=environ, expires_ms=vended.expires_ms)
+    key = JobKey(NAME, REQUEST.operation_id, REQUEST.attempt, store)
+    jobs.start(key, request, cast(JobSpec, None))
+    vending.time_ms = HOUR_MS // 2 - 1
+    before = secret_of(fresh)
+    assert vending.poll(jobs, store).status.phase is JobPhase.STARTING
+    assert secret_of(fresh) == before
+    vending.time_ms += 1
+    vending.poll(jobs, store)
+    assert file_of(fresh) == Vended(
+        {**vended.environ, "AWS_SESSION_TOKEN": "vended-2"}, HOUR_MS * 3 // 2
+    )
+    # Another operator goes on with the job.
+    store, jobs = vending.open(), FileJobs(make(fresh, owner))
+    vending.poll(jobs, store)
+    assert file_of(fresh).environ["AWS_SESSION_TOKEN"] == "vended-3"
+    vending.time_ms += HOUR_MS // 2
+    secret_of(fresh, method="DELETE")
+    vending.poll(jobs, store)
+    assert file_of(fresh).environ["AWS_SESSION_TOKEN"] == "vended-4"
+
+
+def test_credentials_are_not_given_to_what_is_not_ours(
+    fresh: Applications, make: Make, cluster: Cluster
+) -> None:
+    url = f"/api/v1/namespaces/{fresh.namespace}/secrets"
+    theirs = cluster.request("POST", url, {"metadata": {"name": NAME}, "stringData": {"a": "b"}})
+    runner = make(fresh, fresh.owner("first"))
+    with pytest.raises(ClusterUnavailable):
+        runner.start(replace(REQUEST, environ=VENDED))
+    make(fresh, fresh.owner("second")).renew(NAME, Vended(dict(VENDED), None))
+    assert cluster.request("GET", f"{url}/{NAME}") == theirs
+    secret_of(fresh, method="DELETE")
+    make(fresh, fresh.owner("third")).renew(NAME, Vended(dict(VENDED), None))
+    fresh.delete(NAME)
+    runner.renew(NAME, Vended(dict(VENDED), None))
+    assert secret_of(fresh) is None
 
 
 def test_a_child_gets_no_other_variable_into_a_secret(fresh: Applications, make: Make) -> None:
@@ -256,7 +344,11 @@ def test_a_child_gets_no_other_variable_into_a_secret(fresh: Applications, make:
     with pytest.raises(InvalidSpec, match="not credentials that a catalog vends") as found:
         runner.start(replace(REQUEST, environ=(("LD_PRELOAD", "/tmp/vended.so"),)))
     assert "vended.so" not in str(found.value)
-    assert fresh.get(REQUEST.name) is None
+    assert fresh.get(NAME) is None
+    runner.start(REQUEST)
+    with pytest.raises(InvalidSpec, match="not credentials that a catalog vends"):
+        runner.renew(NAME, Vended({"LD_PRELOAD": "/tmp/vended.so"}, None))
+    assert secret_of(fresh) is None
 
 
 def test_applications_of_another_owner_are_neither_adopted_nor_deleted(

@@ -20,6 +20,7 @@ from pyroaring import BitMap64
 
 from spark.local_exchange import LocalExchange
 from support.jobs import job_files as jobs
+from support.some import few
 from tandem.delta import dv
 from tandem.delta.datafiles.edited_files import FileEditor
 from tandem.delta.datafiles.encoded_columns import NewValues
@@ -170,7 +171,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=few(5, 20), deadline=None)
 @given(st.lists(files(), min_size=1, max_size=4), st.booleans())
 def test_rows_keep_their_ids_and_versions(
     kind: str, given_files: list[File], vectors: bool
@@ -195,20 +196,27 @@ def test_rows_keep_their_ids_and_versions(
 def assert_edit_keeps(
     job: Control, path: str, size: int, rows: int, ids: Ids, origin: RowOrigin | None = None
 ) -> None:
-    """An edit without every second row; one with new values for some rows, which have no version
-    then; and one without a single row, so that other row groups are copied."""
+    """An edit without every second row; ones with new values for some rows, which have no version
+    then, or some of them another one; and one without a single row, so that other row groups are
+    copied."""
     path = object_path(path)
     editor = FileEditor(
         job.store, path, size, rows, job_table_format(job.spec.table), prefix="edits",
         partition_values={}, origin=origin,
     )  # fmt: skip
     folder = Path(job.store.location.removeprefix("file://"))
+    keys = pq.read_table(folder / path)["key"].to_pylist()
     positions = np.arange(0, rows, 3)
-    texts = {"s": ["new"] * len(positions), VERSIONS: pa.nulls(len(positions), pa.int64())}
-    new = NewValues(positions, pa.table(texts), frozenset(texts))
+    cleared = pa.nulls(len(positions), pa.int64())
+    given = pa.array([77 if n % 2 else None for n in range(len(positions))], pa.int64())
+    new, mixed = (
+        NewValues(positions, pa.table(texts), frozenset(texts))
+        for texts in ({"s": ["new"] * len(positions), VERSIONS: each} for each in (cleared, given))
+    )
     for drops, values in (
         (BitMap64(range(1, rows, 2)), None),
         (BitMap64(), new),
+        (BitMap64(), mixed),
         (BitMap64([rows - 1]) if rows > 1 else BitMap64(), new),
         (BitMap64([rows - 1]) if rows > 1 else BitMap64(), None),
     ):
@@ -219,8 +227,11 @@ def assert_edit_keeps(
         assert len(kept) == edit.file.rows == rows - len(drops)
         changed = {key for key, text in zip(found["key"], found["s"], strict=True) if text == "new"}
         assert len(changed) == (0 if values is None else len({*positions.tolist()} - {*drops}))
-        expected = {key: (ids[key][0], None if key in changed else ids[key][1]) for key in kept}
-        assert kept == expected
+        versions = {key: ids[key][1] for key in kept}
+        if values is not None:
+            of_keys = zip(keys[::3], values.rows[VERSIONS].to_pylist(), strict=True)
+            versions |= {key: version for key, version in of_keys if key in kept}
+        assert kept == {key: (ids[key][0], versions[key]) for key in kept}
 
 
 def test_a_file_that_was_added_again_with_other_ids_is_edited_with_these(tmp_path: Path) -> None:

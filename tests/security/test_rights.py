@@ -63,8 +63,11 @@ UNUSED: Mapping[Right, str] = {
         ("tandem.dev", plural(kind), "patch"): "to take off the finalizer of an earlier release"
         for kind in OPERATIONS
     },
-    ("", "secrets", "create"): "for what a catalog vends to the pods of a job "
-    "(tests/kube/test_jobs.py)",
+    **{
+        ("", "secrets", verb): "for what a catalog vends to the pods of a job "
+        "(tests/kube/test_jobs.py)"
+        for verb in ("create", "patch")
+    },
 }
 """Not used in this run, and why it is given all the same."""
 

@@ -16,6 +16,7 @@ from tandem.spark.application.template import OURS, merge
 from tandem.spark.runtime import session
 from tandem.spark.runtime.session import session_conf
 from tandem.spec.common import label_value
+from tandem.storage.renewable import CREDENTIALS_VARIABLE
 
 Json = dict[str, Any]
 
@@ -123,6 +124,30 @@ def test_credentials_come_from_the_secret_alone() -> None:
         assert pod["envFrom"] == wanted
         assert container(pod, name)["envFrom"] == wanted
     assert "envFrom" not in spec()["driver"]
+
+
+def test_credentials_that_a_catalog_vends_are_a_file() -> None:
+    """Of the job's own Secret, and not of a part of it: a `subPath` is never renewed."""
+    request = replace(REQUEST, environ=(("AWS_SECRET_ACCESS_KEY", "hush"),), input_bytes=300 * GIB)
+    mine: Json = {"volumes": [{"name": "a"}], "containers": [{"name": "spark-kubernetes-driver"}]}
+    template = {"spec": {"driver": {"template": {"spec": mine}}}}
+    application = built(request=request, template=template, service_account="lake-reader")
+    assert "hush" not in json.dumps(application)
+    for part in ("driver", "executor"):
+        pod = application["spec"][part]
+        assert pod["serviceAccount"] == "tandem-spark"
+        main = container(pod, f"spark-kubernetes-{part}")
+        volumes = {each["name"]: each for each in pod["template"]["spec"]["volumes"]}
+        mounts = {each["name"]: each for each in main["volumeMounts"]}
+        assert volumes["tandem-credentials"]["secret"] == {"secretName": REQUEST.name}
+        mount = mounts["tandem-credentials"]
+        assert mount.keys() == {"name", "mountPath", "readOnly"}
+        file = f"{mount['mountPath']}/credentials.json"
+        assert {"name": CREDENTIALS_VARIABLE, "value": file} in main["env"]
+        assert "envFrom" not in main
+    assert {"name": "a"} in application["spec"]["driver"]["template"]["spec"]["volumes"]
+    mine["volumes"] = 5  # the API server refuses it
+    assert built(request=request, template=template)
 
 
 def test_the_tables_service_account_stands_in_for_a_secret() -> None:

@@ -19,8 +19,8 @@ from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
 from support.lake.lake import DELETION_VECTORS, Lake, Lakes, reconciled
 from support.lake.rows import rows
-from tables.test_row_tracking import Ids, alter, check_log, ids, insert
-from tandem.delta import dv
+from support.lake.tracking import in_files
+from tables.test_row_tracking import alter, check_log, ids, insert
 from tandem.delta.actions import DomainMetadata
 from tandem.delta.log.codec import encode_action
 from tandem.delta.log.snapshot import remove_of
@@ -80,29 +80,6 @@ def merge(lake: Lake, updated: range, inserted: range) -> None:
              "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *")  # fmt: skip
 
 
-def in_files(lake: Lake, version: int | None = None) -> Ids:
-    """The ids and versions as the protocol defines them, of a version or the latest one."""
-    snapshot = lake.log.snapshot(version)
-    columns = [
-        snapshot.configuration[f"delta.rowTracking.materializedRow{name}ColumnName"]
-        for name in COLUMNS
-    ]
-    found: dict[int, tuple[int, int]] = {}
-    for add in snapshot.adds():
-        table = pq.read_table(lake.path / add.path, partitioning=None)
-        dead = dv.load(lake.store, add.deletion_vector) if add.deletion_vector else ()
-        own = [table[n].to_pylist() if n in table.column_names else None for n in columns]
-        for at, key in enumerate(table["id"].to_pylist()):
-            first, second = (None if of is None else of[at] for of in own)
-            row_id = add.extra["baseRowId"] + at if first is None else first
-            version = add.extra["defaultRowCommitVersion"] if second is None else second
-            if at not in dead:
-                assert key not in found
-                found[key] = (row_id, version)
-    assert len({row_id for row_id, _ in found.values()}) == len(found)
-    return found
-
-
 def row_groups(lake: Lake) -> int:
     """Of one of the files: more than one where they were copied."""
     add = next(iter(lake.log.snapshot().adds()))
@@ -129,6 +106,7 @@ MEANWHILE: tuple[Callable[[Lake], None], ...] = (
 )
 
 
+@pytest.mark.part(4)
 @pytest.mark.parametrize("kind", ["copied", "sorted"])
 def test_other_writers_meanwhile(lake: Lake, kind: str) -> None:
     since = lake.version
@@ -144,6 +122,7 @@ def test_other_writers_meanwhile(lake: Lake, kind: str) -> None:
     check_log(lake, since)
 
 
+@pytest.mark.part(2)
 def test_row_tracking_is_enabled_or_disabled_meanwhile(lake: Lake) -> None:
     for tracking in ("false", "true"):
         lake.do(lake.ingest(rows(range(200, 205) if tracking == "true" else range(205, 210))))
@@ -155,6 +134,7 @@ def test_row_tracking_is_enabled_or_disabled_meanwhile(lake: Lake) -> None:
     assert ids(lake) == before
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize("mode", ["name", "id"])
 def test_partitions_and_mapped_columns(
     zstd: SparkSession, tmp_path: Path, templates: Path, mode: str

@@ -12,9 +12,8 @@ import pytest
 from support.lake.lake import Lakes
 from support.lake.rows import rows
 from support.lake.timed import day, hours
-from support.lake.tracking import track
+from support.lake.tracking import in_files, track
 from tables.replaced import DAY_2, S1, made
-from tables.test_compacted_row_ids import in_files
 from tables.test_cuts import cut
 from tandem.delta.actions import (
     BASE_ROW_ID,

@@ -98,6 +98,7 @@ def history(spark: SparkSession, lake: QuickLake) -> dict[str, str]:
     return dict(row["operationMetrics"])
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize("case", CASES)
 def test_history_shows_the_figures_of_spark(
     delta_spark: SparkSession, tmp_path: Path, case: str

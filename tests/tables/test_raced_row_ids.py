@@ -19,11 +19,10 @@ from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
 from support.lake.lake import DELETION_VECTORS, Lake, Lakes
 from support.lake.rows import rows
-from support.lake.tracking import NAMES, track
+from support.lake.tracking import NAMES, in_files, track
 from support.lake.vectors import encode_inline
 from support.matrix.ours import REFUSED_WITH_TRACKING
 from support.present import present
-from tables.test_compacted_row_ids import in_files
 from tables.test_row_tracking import Ids, alter, check_log, ids, insert
 from tandem.delta.log.codec import encode_action, encode_deletion_vector
 from tandem.delta.log.snapshot import remove_of

@@ -16,8 +16,9 @@ from support.jobs.quick_lake import QuickLake
 from support.lake.lake import reason
 from support.lake.plain import Hits
 from support.lake.rows import Rows
+from support.lake.tracking import in_files
 from support.some import few
-from tables.test_compacted_row_ids import KINDS, in_files, quick
+from tables.test_compacted_row_ids import KINDS, quick
 from tables.test_replaced_row_ids import FRESH, append, but, by_others
 from tables.test_row_tracking import MARK
 from tandem.operations.session.options import Interceptor, passthrough
@@ -128,6 +129,7 @@ def check(lake: QuickLake, version: int) -> None:
         assert (row_id, own) == (before[key][0], kept), (version, key)
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize("part", range(2))
 def test_R11_R12_every_commit_keeps_the_ids_of_rows(tmp_path: Path, part: int) -> None:
     count = few(4, 40)

@@ -126,6 +126,7 @@ OPERATIONS: tuple[Callable[[Lake], Operation], ...] = (
 )
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize("vectors", [True, False])
 def test_files_get_ids_where_row_tracking_is_supported(new: Made, vectors: bool) -> None:
     lake = new(rows(range(10)), vectors=vectors, feature="supported")

@@ -18,7 +18,8 @@ from pyspark.sql import SparkSession
 from support.jobs.quick_lake import ArrowLake, arrow_ports, of_kind
 from support.lake.lake import INSERT_ALL, Lake, Lakes
 from support.lake.rows import rows
-from tables.test_compacted_row_ids import again, in_files, quick, with_all_kinds_of_ids
+from support.lake.tracking import in_files
+from tables.test_compacted_row_ids import again, quick, with_all_kinds_of_ids
 from tables.test_row_tracking import Ids, check_log, ids
 from tandem.delta.log.codec import encode_action
 from tandem.operations.machine.events import Point
@@ -156,6 +157,7 @@ def test_rows_of_statements_by_spark(
             check_log(lake, since)
 
 
+@pytest.mark.part(4)
 @EACH
 @pytest.mark.parametrize("what", ["nothing", "compaction", "sort", "delete", "update", "merge"])
 def test_other_statements_meanwhile(tmp_path: Path, vectors: bool, what: str) -> None:
@@ -165,6 +167,7 @@ def test_other_statements_meanwhile(tmp_path: Path, vectors: bool, what: str) ->
         check(lake, STATEMENTS["update"], OURS["sort"], None, in_files)
 
 
+@pytest.mark.part(2)
 @EACH
 @pytest.mark.parametrize("what", ["compaction", "update"])
 def test_rounds_of_the_job(
@@ -178,6 +181,7 @@ def test_rounds_of_the_job(
         check(lake, made, OURS[what], ports, in_files)
 
 
+@pytest.mark.matrix
 @EACH
 def test_partitions_and_mapped_columns(
     spark: SparkSession, tmp_path: Path, templates: Path, vectors: bool
@@ -214,6 +218,7 @@ def test_partitions_and_mapped_columns(
         assert_ids(ids(lake), before, lake.version, updated=updated, inserted=new)
 
 
+@pytest.mark.part(2)
 @EACH
 @pytest.mark.parametrize("changed", ["baseRowId", "defaultRowCommitVersion"])
 def test_ids_that_change_meanwhile(tmp_path: Path, vectors: bool, changed: str) -> None:

@@ -121,7 +121,7 @@ def test_W1_W2_W3_W4_W5_W6_W7_W8_W10_a_cell_of_each_row(stage: Stage, cell: Cell
     stage.play(cell)
 
 
-@pytest.mark.part(6)
+@pytest.mark.part(12)
 @pytest.mark.parametrize("cell", tracked(), ids=str)
 def test_N20_row_ids_beside_other_writers(stage: Stage, cell: Cell) -> None:
     stage.play(cell)

@@ -58,10 +58,10 @@ compares. */}}
   resources: [secrets]
   verbs: [get]
 {{- end }}
-# What a catalog vends for a table, for the pods of one job. Deleted with the operation.
+# What a catalog vends for a table, for the pods of one job: renewed while it runs, and deleted with it.
 - apiGroups: [""]
   resources: [secrets]
-  verbs: [create]
+  verbs: [create, patch]
 - apiGroups: [""]
   resources: [events]
   verbs: [create]

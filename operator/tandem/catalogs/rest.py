@@ -53,7 +53,7 @@ _OF_TLS: Final = (
         "SSL_CERT_FILE names a file of such authorities",
     ),
 )
-"""What OpenSSL calls an error, and its remedy."""
+"""What OpenSSL calls an error that another try meets again, and its remedy."""
 _FAILED: Final = frozenset({500, 502, 503, 504})
 TOO_MANY: Final = "TooManyRequestsException"
 """Of an answer 429 that is about the number of requests, and not about the table."""
@@ -202,9 +202,9 @@ class Rest:
                     assert connection.sock is not None
                     connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 connection.sock.settimeout(self._limits.one_try.total_seconds())
-            except ssl.SSLCertVerificationError as error:
-                raise self._unanswered(error) from None
             except _UNREADABLE as error:
+                if any(text in str(error) for text, _ in _OF_TLS):
+                    raise self._unanswered(error) from None
                 raise _NotSent(_named(error)) from None
             try:
                 connection.request(method, target, body, headers)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 import ssl
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn, TypeVar
@@ -28,7 +27,7 @@ from tandem.errors import (
 from tandem.json_types import Json
 from tandem.storage import Store, open_store
 from tandem.storage.paths import canonical_location, is_below
-from tandem.storage.renewable import Vended, VendedStore
+from tandem.storage.renewable import Vended, VendedStore, unix_ms
 
 API: Final = "/api/2.1/unity-catalog"
 _MANAGED: Final = ("delta.feature.catalogManaged", "delta.feature.catalogOwned-preview")
@@ -349,10 +348,6 @@ def _covers(prefix: str, location: str) -> int:
     return len(folder) if is_below(location, folder) else 0
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 def open_vended_store(
     table: UnityTable,
     location: str,
@@ -360,7 +355,7 @@ def open_vended_store(
     *,
     allowed_prefixes: Sequence[str] = (),
     ceiling_s: float | None = None,
-    now_ms: Callable[[], int] = _now_ms,
+    now_ms: Callable[[], int] = unix_ms,
 ) -> Store:
     """The store of a table whose credentials nothing else gives: no Secret, no variable. Those of
     the process are for other tables. A local folder needs none.

@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from tandem.errors import Reason
+from tandem.storage.renewable import Vended
 
 SMALL_BYTES = 256 << 20
 """Input bytes of a job that needs no Spark, at most: one core encodes them in the time in which
@@ -67,7 +68,8 @@ class JobRequest:
     memory in bytes, 0 for what the runner gives; `input_bytes` is what the job will read, without
     its source if `size_known` is false: such a job gets no more than a small one, except for the
     optimizing compiler; `tasks` is into how many parts its work falls, 0 if unknown. `environ` is
-    added to the environment of its processes: credentials go there and nowhere else.
+    added to the environment of its processes, or given to its pods as a file: credentials that are
+    good until `expires_ms`, in Unix milliseconds, None for ever. They go nowhere else.
     `allowed_locations`: below what the job may read, () for anywhere; an argument, since a writer
     of the table's folder could change it in `job.json`. `request`: what a program that is no job
     of a table is asked, in pieces, in place of `location` and `spec_path`."""
@@ -86,6 +88,7 @@ class JobRequest:
     attempt: int = 0
     allowed_locations: tuple[str, ...] = ()
     environ: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    expires_ms: int | None = None
     request: tuple[str, ...] = ()
 
     @property
@@ -114,4 +117,13 @@ class JobRunner(Protocol):
 
     def stop(self, name: str) -> None:
         """Kill and reap; no error if it has ended."""
+        ...
+
+
+@runtime_checkable
+class RenewingRunner(JobRunner, Protocol):
+    """One whose jobs can be given other credentials while they run."""
+
+    def renew(self, name: str, vended: Vended) -> None:
+        """Give a job that was started these credentials; nothing if it is gone."""
         ...

@@ -4,13 +4,16 @@ outlives them. Each call goes to the store of that moment.
 
 from __future__ import annotations
 
+import json
 import threading
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import BinaryIO, Final
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Final
 
-from tandem.errors import TandemError
+from tandem.errors import StorageError, TandemError
 from tandem.storage.store import ObjectInfo, Store
 
 VARIABLES: Final = frozenset(
@@ -23,6 +26,10 @@ VARIABLES: Final = frozenset(
     }
 )
 """The names that vended credentials have."""
+CREDENTIALS_VARIABLE: Final = "TANDEM_CREDENTIALS"
+"""Names a file with vended credentials: the stores of a process that has it use these, and read
+the file again at half of their life."""
+CREDENTIALS_FILE: Final = "credentials.json"
 _AGAIN_MS: Final = 30_000
 """Until a renewal that failed is tried again."""
 
@@ -101,6 +108,26 @@ class Vended:
     environ: Mapping[str, str] = field(repr=False)
     expires_ms: int | None
 
+    def encode(self) -> bytes:
+        """As a file."""
+        return json.dumps(asdict(self)).encode()
+
+
+def read_vended(path: str) -> Vended:
+    """The credentials of a file. Raises: StorageError if it has none."""
+    try:
+        return Vended(**json.loads(Path(path).read_bytes()))
+    except (OSError, ValueError, TypeError) as error:
+        found = type(error).__name__  # its text may have the credentials
+        raise StorageError(
+            "the file of credentials cannot be read", resource=path, found=found
+        ) from None
+
+
+def unix_ms() -> int:
+    """The time, in Unix milliseconds."""
+    return time.time_ns() // 1_000_000
+
 
 class VendedStore(_Passing):
     """A `Store` with credentials that are vended, and renewed at half of their life by the first
@@ -111,19 +138,23 @@ class VendedStore(_Passing):
         vend: gets credentials. Raises: TandemError.
         opened: the store of the location with credentials.
         now_ms: the time, in Unix milliseconds.
-    Raises: as `vend` and `opened`.
+    Raises: as `vend` and `opened`; StorageError if what is vended is over.
     """
 
     def __init__(
         self,
         vend: Callable[[], Vended],
         opened: Callable[[Mapping[str, str]], Store],
-        now_ms: Callable[[], int],
+        now_ms: Callable[[], int] = unix_ms,
     ) -> None:
         self._vend, self._opened, self._now_ms = vend, opened, now_ms
         self._lock = threading.Lock()
         self._due_ms: int | None = None
         self._renew()
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        # As the store within, without credentials.
+        return self._store.__reduce__()
 
     @property
     def inner(self) -> Store:
@@ -152,10 +183,13 @@ class VendedStore(_Passing):
 
     def _renew(self) -> None:
         vended = self._vend()
+        now_ms, expires_ms = self._now_ms(), vended.expires_ms
+        left_ms = None if expires_ms is None else expires_ms - now_ms
+        if left_ms is not None and left_ms <= 0:
+            ago = f"{-left_ms // 1000} s ago, by the clock of this machine"
+            raise StorageError("the credentials of the store are over", found=ago)
         # In this order: a call that sees the new time sees the new store, too.
         self._store, self._last = self._opened(vended.environ), vended
-        now_ms, expires_ms = self._now_ms(), vended.expires_ms
-        left_ms = None if expires_ms is None else max(expires_ms - now_ms, 0)
         self._due_ms = None if left_ms is None else now_ms + left_ms // 2
 
     def _is_due(self, now_ms: int) -> bool:
@@ -166,9 +200,9 @@ class VendedStore(_Passing):
         return expires_ms is not None and now_ms >= expires_ms
 
 
-def vended_environ(store: Store) -> Mapping[str, str]:
-    """The vended credentials of a store, for the process of a job; none if its credentials come
-    from elsewhere. Raises: as `VendedStore`."""
+def vended_for(store: Store) -> Vended | None:
+    """The vended credentials of a store as of now, for the processes of a job; None if its
+    credentials come from elsewhere. Raises: as `VendedStore`."""
     while isinstance(store, RenewableStore):
         store = store.inner
-    return store.vended().environ if isinstance(store, VendedStore) else {}
+    return store.vended() if isinstance(store, VendedStore) else None

@@ -8,6 +8,7 @@ on it: of two commits of one version at most one may succeed.
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from tandem.storage.paths import (
     resolve,
     split_location,
 )
+from tandem.storage.renewable import CREDENTIALS_VARIABLE, VendedStore, read_vended
 from tandem.storage.store import ObjectInfo, Store, side_by_side
 
 # A folder of a store as a store of its own.
@@ -101,8 +103,9 @@ def open_store(
             or a plain absolute path.
         options: settings that are not secret: `endpoint`, `region`, `allow_http`, `timeout`, …
         allowed_prefixes: locations below which the log may name absolute paths, read-only.
-        environ: credentials in place of the process's own environment. They are not pickled:
-            a Spark worker takes them from its own environment.
+        environ: credentials in place of the process's own environment, and of the file that
+            `CREDENTIALS_VARIABLE` names there. They are not pickled: a Spark worker takes them
+            from its own environment.
         ceiling_s: how long a request may take as a whole, in seconds; None for as long as
             `timeout` and the retries take. Not pickled either.
 
@@ -111,8 +114,16 @@ def open_store(
 
     Raises:
         InvalidSpec: a location or an option is invalid, or holds a secret.
+        StorageError: the file of credentials has none that are good.
     """
-    return RootedStore(location, options or {}, tuple(allowed_prefixes), environ, ceiling_s)
+
+    def opened(given: Mapping[str, str] | None) -> Store:
+        return RootedStore(location, options or {}, tuple(allowed_prefixes), given, ceiling_s)
+
+    file = os.environ.get(CREDENTIALS_VARIABLE)
+    if environ is not None or not file or canonical_location(location).startswith("file:"):
+        return opened(environ)
+    return VendedStore(lambda: read_vended(file), opened)
 
 
 class RootedStore:
@@ -138,7 +149,8 @@ class RootedStore:
         self._store(self._location)  # raises the error of invalid options early
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (RootedStore, (self._location, self._options, self._allowed, None))
+        opened = partial(open_store, allowed_prefixes=self._allowed)
+        return (opened, (self._location, self._options))
 
     def __repr__(self) -> str:
         return f"<store {self._location}>"

@@ -169,10 +169,10 @@ class SparkCalls:
         return listed
 
     def row_ids(self, location: str) -> list[Row]:
-        """Of each row: `id`, its row id and commit version, and `values`, all columns as JSON."""
+        """The row id and the commit version of each row."""
         found = self._spark.sql(
-            "SELECT id, to_json(struct(*)) AS `values`, _metadata.row_id AS row_id, "
-            f"_metadata.row_commit_version AS version FROM delta.`{location}`"
+            "SELECT _metadata.row_id AS row_id, _metadata.row_commit_version AS version "
+            f"FROM delta.`{location}`"
         )
         listed: list[Row] = found.toArrow().to_pylist()
         return listed

@@ -127,9 +127,11 @@ def _calls(engine: str, *arguments: str) -> DeltalakeCalls | SparkCalls | Duckdb
         return DeltalakeCalls()
     if engine == "duckdb":
         return DuckdbCalls(*arguments)
-    from delta_session import start_session, unity_conf
+    from delta_session import interpreting, start_session, unity_conf
 
-    return SparkCalls(start_session(conf=unity_conf(*arguments) if arguments else {}))
+    if not arguments:
+        return SparkCalls(start_session())
+    return SparkCalls(interpreting(start_session(conf=unity_conf(*arguments))))
 
 
 def serve(engine: str, *arguments: str) -> None:

@@ -1,5 +1,6 @@
-"""A proxy before a server of Unity Catalog: notes requests, injects faults, and adds to the state
-of tables what the test server does not have: the list of permitted maintenance, places in S3.
+"""A proxy before a server of Unity Catalog: notes requests, injects faults, and makes the state of
+tables that of the server of Unity Catalog's makers, and of more: commits from the newest on, which
+is the only order that DuckDB takes; the list of permitted maintenance; places in S3.
 """
 
 from __future__ import annotations
@@ -156,6 +157,7 @@ def proxy_before(url: str) -> Iterator[Proxy]:
             if call.kind != "LOAD" or status != 200:
                 return reply
             body = json.loads(reply)
+            body["commits"] = sorted(body.get("commits") or [], key=lambda each: -each["version"])
             if found.permitted is not None:
                 body["allowed-maintenance-operations"] = list(found.permitted)
             if found.location:

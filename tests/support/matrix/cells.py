@@ -357,6 +357,8 @@ class _Play:
             assert difference(found, rows) == "", f"{self.cell}: deltalake"
         found = self.stage.spark.call("rows", location=str(self.lake.path), columns=columns)
         assert difference(found, rows) == "", f"{self.cell}: Spark + Delta"
+        if self.row_ids is not None:
+            self.row_ids.judge()
 
     def _our_end(self, done: OperationStatus) -> str:
         if done.phase is Phase.FAILED:

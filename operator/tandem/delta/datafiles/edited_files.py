@@ -38,6 +38,7 @@ from tandem.delta.datafiles.joined_files import (
     opened,
     read_back,
 )
+from tandem.delta.datafiles.progressions import NOWHERE
 from tandem.delta.datafiles.reader import (
     BATCH_ROWS,
     DataFileReader,
@@ -375,6 +376,10 @@ class _Edit:
         self._check = check
         self._ids = found.row_ids
         self._kept_ids: RowIdColumns | None = None
+        versions = change.columns.get(self._ids[1]) if self._ids else None
+        self._clears_versions = (
+            versions is not None and not found.has_ids and versions.null_count == len(versions)
+        )
         self._open = ExitStack()
         self._readers: dict[tuple[str, ...], DataFileReader] = {}
         self._float_columns: dict[tuple[str, ...], FloatColumns] = {}
@@ -430,7 +435,8 @@ class _Edit:
         number, fields = piece.first, self._found.table.data_schema.fields
         new = {} if piece.how is _How.COPIED else self._change.columns
         columns = [n for n, field in enumerate(fields) if field.name in new]
-        names = [*(fields[n].name for n in columns), *(name for name in self._ids if name in new)]
+        ids = [name for name in self._ids if name in new and not self._clears_versions]
+        names = [*(fields[n].name for n in columns), *ids]
         parts: list[ChunkSource] = []
         most = GROUP_BYTES + (_ID_BYTES if self._ids else 0)
         if names:
@@ -445,7 +451,7 @@ class _Edit:
             if decoded != group.rows:
                 raise FooterInvalid(f"{decoded} rows in row group {number}, not {group.rows}")
             parts = self._encode(columns, pa.Table.from_batches(batches), number, reader)
-        parts += self._other_ids(number, group, new)
+        parts += self._other_ids(number, group, ids)
         changed = {*self._found.encoder.leaves(columns)}
         kept = {n: chunk for n, chunk in enumerate(group.chunks) if n not in changed}
         others = [field.name for n, field in enumerate(fields) if n not in columns]
@@ -458,7 +464,7 @@ class _Edit:
     def _other_ids(
         self, number: int, group: RowGroup, changed: Collection[str]
     ) -> list[ChunkSource]:
-        """The columns of row ids of a row group that do not change."""
+        """The columns of row ids of a row group whose numbers stay, perhaps not in all rows."""
         names = [name for name in self._ids if name not in changed]
         if not names:
             return []
@@ -470,7 +476,10 @@ class _Edit:
                 source.store, source.path, editor.table, editor.origin, in_file=in_file
             )
             self._kept_ids = self._open.enter_context(columns)
-        parts = self._kept_ids.of(number, group, int(self._found.starts[number]), names)
+        start = int(self._found.starts[number])
+        changed_rows = self._change.between(start, start + group.rows).positions - start
+        cleared = changed_rows if self._clears_versions else NOWHERE
+        parts = self._kept_ids.of(number, group, start, names, cleared)
         self.bytes_copied += sum(c.data.size for part in parts for c in part.chunks.values())
         return parts
 

@@ -3,17 +3,20 @@ versions of a file that does not have them.
 
 Such numbers take a few bytes in Parquet's encoding of differences (DELTA_BINARY_PACKED), which can
 be written down without the numbers: they are never in memory, and cost a twentieth of what Arrow
-takes to encode them. Sources: `Encodings.md` and `parquet.thrift` of apache/parquet-format. No I/O.
+takes to encode them. If rows have NULL instead, each row has a bit. Sources: `Encodings.md` and
+`parquet.thrift` of apache/parquet-format. No I/O.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from tandem.delta.datafiles import thrift
 from tandem.delta.datafiles.copyable import CODECS
@@ -46,6 +49,8 @@ _BLOCK, _PARTS = 128, 4
 """Differences of a block, and the parts that it has, as all writers make them."""
 _INT64, _DATA_PAGE, _RLE, _DELTA_BINARY_PACKED = 2, 0, 3, 5
 _NUMBERS: Final = {name: number for number, name in CODECS.items()}
+Places = NDArray[np.int64]
+NOWHERE: Final[Places] = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,11 @@ class Progression:
 
     def part(self, start: int, values: int) -> Progression:
         return Progression(self.first + self.step * start, self.step, values)
+
+    def without(self, values: int) -> Progression:
+        """So many fewer of numbers that are all the same."""
+        assert self.step == 0 or not values
+        return replace(self, values=self.values - values)
 
     def encoded(self) -> bytes:
         """By differences: each is the least of its block, and so takes no bits."""
@@ -80,20 +90,29 @@ def optional_element(name: str) -> bytes:
 
 
 def chunk_of(
-    name: str, numbers: Progression, start: int, codec: str, *, indexed: bool
+    name: str,
+    numbers: Progression,
+    start: int,
+    codec: str,
+    *,
+    indexed: bool,
+    nulls: Places = NOWHERE,
 ) -> tuple[ColumnChunk, bytes]:
     """An optional column with these values, and its bytes.
 
     Args:
+        numbers: one a row.
         start: where the bytes will be in their file.
         codec: pyarrow's name of it.
         indexed: whether an offset index follows the pages.
+        nulls: the rows that have NULL instead, ascending; of numbers that are all the same.
     """
     pages = bytearray()
     locations, raw = [], 0
     for row in range(0, numbers.values, _PAGE_ROWS):
         part = numbers.part(row, min(_PAGE_ROWS, numbers.values - row))
-        page, size = _page(part, codec)
+        first, last = np.searchsorted(nulls, (row, row + part.values))
+        page, size = _page(part, nulls[first:last] - row, codec)
         place = [
             _number(1, start + len(pages), thrift.I64),
             _number(2, len(page), thrift.I32),
@@ -105,7 +124,7 @@ def chunk_of(
     data = ByteRange(start, len(pages))
     index = thrift.struct_bytes([EncodedField(PAGES, thrift.LIST, thrift.list_bytes(locations))])
     where = ByteRange(data.end, len(index)) if indexed else None
-    metadata = tuple(_metadata(name, numbers, codec, raw, data))
+    metadata = tuple(_metadata(name, numbers, len(nulls), codec, raw, data))
     fields = [
         _number(C_OFFSET, 0, thrift.I64),
         EncodedField(C_METADATA, thrift.STRUCT, thrift.struct_bytes([*metadata])),
@@ -124,17 +143,23 @@ def chunk_of(
         filter=None,
         column_index=None,
         offset_index=where,
-        nulls=0,
-        has_bounds=True,
+        nulls=len(nulls),
+        has_bounds=len(nulls) < numbers.values,
     )
     return chunk, bytes(pages) + (index if indexed else b"")
 
 
-def _page(numbers: Progression, codec: str) -> tuple[bytes, int]:
+def _page(numbers: Progression, nulls: Places, codec: str) -> tuple[bytes, int]:
     """A data page with its header, and how large it is without compression."""
-    # One run says of all values that they are not NULL.
+    # One run says of all values that they are not NULL, or a bit of each.
     levels = thrift.varint_bytes(numbers.values << 1) + b"\x01"
-    body = len(levels).to_bytes(4, "little") + levels + numbers.encoded()
+    if len(nulls):
+        is_there = np.ones(numbers.values, np.bool_)
+        is_there[nulls] = False
+        bits = np.packbits(is_there, bitorder="little").tobytes()
+        levels = thrift.varint_bytes(len(bits) << 1 | 1) + bits
+    values = numbers.without(len(nulls)).encoded()
+    body = len(levels).to_bytes(4, "little") + levels + values
     packed = body if codec == "none" else pa.compress(body, codec=_arrow_name(codec), asbytes=True)
     of_data = thrift.struct_bytes(
         [
@@ -160,12 +185,12 @@ def _arrow_name(codec: str) -> str:
 
 
 def _metadata(
-    name: str, numbers: Progression, codec: str, raw: int, data: ByteRange
+    name: str, numbers: Progression, nulls: int, codec: str, raw: int, data: ByteRange
 ) -> Iterator[EncodedField]:
     low, high = sorted((numbers.first, numbers.last))
-    bounds = ((S_MAX_VALUE, high), (S_MIN_VALUE, low))
+    bounds = ((S_MAX_VALUE, high), (S_MIN_VALUE, low)) if nulls < numbers.values else ()
     statistics = [
-        _number(S_NULLS, 0, thrift.I64),
+        _number(S_NULLS, nulls, thrift.I64),
         *(EncodedField(n, thrift.BINARY, b"\x08" + struct.pack("<q", each)) for n, each in bounds),
     ]
     yield _number(M_TYPE, _INT64, thrift.I32)

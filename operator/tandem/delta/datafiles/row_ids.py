@@ -15,7 +15,7 @@ from typing import BinaryIO, Final, Self, TypeVar, cast
 import pyarrow as pa
 
 from tandem.delta.datafiles import thrift
-from tandem.delta.datafiles.copyable import CHILDREN, columns_of, is_leaf, written_by_us
+from tandem.delta.datafiles.copyable import CHILDREN, columns_of, is_leaf
 from tandem.delta.datafiles.footer import (
     MAGIC,
     ColumnChunk,
@@ -26,7 +26,13 @@ from tandem.delta.datafiles.footer import (
     read_footer,
 )
 from tandem.delta.datafiles.joined_files import ChunkSource
-from tandem.delta.datafiles.progressions import Progression, chunk_of, optional_element
+from tandem.delta.datafiles.progressions import (
+    NOWHERE,
+    Places,
+    Progression,
+    chunk_of,
+    optional_element,
+)
 from tandem.delta.datafiles.reader import DataFileReader, RowOrigin, TableFormat
 from tandem.delta.datafiles.writer import arrow_writer, codec_of
 from tandem.delta.schema import to_arrow_field
@@ -34,6 +40,8 @@ from tandem.storage.store import Store
 
 MOST_ROWS: Final = 1 << 24
 """Rows of a row group that is copied at most if its file has ids: they are in memory at once."""
+_BY_TYPE: Final = b"\x1c\x00\x00"
+"""The order of a column's values is that of its type."""
 T = TypeVar("T")
 
 
@@ -69,10 +77,10 @@ def without_row_ids(footer: FileFooter, names: Sequence[str]) -> FileFooter:
 
 def with_row_ids(footer: FileFooter, table: TableFormat) -> FileFooter:
     """The schema of a footer that has none of these columns, with them at its end."""
-    ours, count = written_by_us(table), len(table.row_ids)
-    orders = [*_structs(footer.orders), *_structs(ours.orders)[-count:]]
-    root = _with_columns(footer.schema[0], len(list(columns_of(footer.schema))) + count)
-    schema = (root, *footer.schema[1:], *ours.schema[-count:])
+    ours = [optional_element(name) for name in table.row_ids]
+    orders = [*_structs(footer.orders), *[_BY_TYPE] * len(ours)]
+    root = _with_columns(footer.schema[0], len(list(columns_of(footer.schema))) + len(ours))
+    schema = (root, *footer.schema[1:], *ours)
     return replace(footer, schema=schema, orders=thrift.list_bytes(orders))
 
 
@@ -145,12 +153,22 @@ class RowIdColumns:
         self._readers: dict[tuple[str, ...], DataFileReader] = {}
 
     def of(
-        self, number: int, group: RowGroup, position: int, names: Sequence[str]
+        self,
+        number: int,
+        group: RowGroup,
+        position: int,
+        names: Sequence[str],
+        without_version: Places = NOWHERE,
     ) -> list[ChunkSource]:
         """Those with these names, of a row group that begins at this position of the file, as
-        columns after its own. Raises: FooterInvalid, StorageError."""
+        columns after its own.
+
+        Args:
+            without_version: rows that get no version, ascending; of a file without these columns.
+        Raises: FooterInvalid, StorageError.
+        """
         if self._in_file is None:
-            return [self._of_log(position, group, names)]
+            return [self._of_log(position, group, names, without_version)]
         source, footer = self._in_file
         found = whole_columns(footer, number, self._table)
         whole = {name: found[name] for name in names if name in found}
@@ -171,16 +189,21 @@ class RowIdColumns:
             )
         return self._readers[names]
 
-    def _of_log(self, position: int, group: RowGroup, names: Sequence[str]) -> ChunkSource:
+    def _of_log(
+        self, position: int, group: RowGroup, names: Sequence[str], without_version: Places
+    ) -> ChunkSource:
         assert self._origin is not None
         ids = Progression(self._origin.base_id + position, 1, group.rows)
         versions = Progression(self._origin.version, 0, group.rows)
         indexed = any(chunk.offset_index is not None for chunk in group.chunks)
         codec = codec_of(self._table.configuration)
         data, chunks = MAGIC, dict[str, ColumnChunk]()
-        for name, numbers in zip(self._table.row_ids, (ids, versions), strict=True):
+        found = (ids, NOWHERE), (versions, without_version)
+        for name, (numbers, nulls) in zip(self._table.row_ids, found, strict=True):
             if name in names:
-                chunks[name], more = chunk_of(name, numbers, len(data), codec, indexed=indexed)
+                chunks[name], more = chunk_of(
+                    name, numbers, len(data), codec, indexed=indexed, nulls=nulls
+                )
                 data += more
         footer = FileFooter(len(data), 1, (), (), {}, b"", b"")
         source = cast(BinaryIO, pa.BufferReader(data))

@@ -79,7 +79,8 @@ class CommitLog(Protocol):
         """The commits after a version, and perhaps that one; checkpoints may be left out.
 
         Args:
-            known: the contents of commits that were put here.
+            known: the contents of commits that were put here, and are versions. Where a catalog
+                says so, those that follow them may be left out.
         """
 
     def path(self, version: int) -> str | None:

@@ -222,7 +222,8 @@ class DeltaLog:
         replaced.
 
         Args:
-            known: the contents of commits that the caller has written. They are not read again.
+            known: the contents of commits that the caller has made. They are not read again; the
+                latest version is then the last of them, if a catalog has ratified it.
             seen: gets the commits by which the result follows `snapshot`; none after a full load.
         Raises: as `snapshot()`.
         """

@@ -36,6 +36,7 @@ from tandem.locks.rules import (
 )
 from tandem.locks.store import wait_by_watching
 from tandem.spec.common import ResourceKey
+from tandem.storage.renewable import Vended
 
 ANSWER_S: Final = 180.0
 """How long a thread waits for the operator: longer than any of its own time limits."""
@@ -273,10 +274,11 @@ class LinkedAutomaticSlots:
 
 REQUEST: Final = TypeAdapter(JobRequest)
 STATUS: Final = TypeAdapter(JobStatus)
+VENDED: Final = TypeAdapter(Vended)
 
 
 class LinkedRunner:
-    """The `JobRunner` of one operation: the operator has its jobs run.
+    """The `RenewingRunner` of one operation: the operator has its jobs run.
 
     Args:
         deleted: returns the resource if it is gone, so that the operator does not know it any more.
@@ -302,6 +304,10 @@ class LinkedRunner:
 
     def stop(self, name: str) -> None:
         self._call("jobs.stop", name, self._deleted())
+
+    def renew(self, name: str, vended: Vended) -> None:
+        found = VENDED.dump_python(vended, mode="json")
+        self._call("jobs.renew", name, found, self._deleted())
 
     def _call(self, name: str, *arguments: Any) -> Any:
         try:

@@ -15,11 +15,12 @@ from contextvars import Context
 from typing import Any, Final, TypeVar
 
 from tandem.errors import ClusterUnavailable, InvalidSpec, LocationNotAllowed
-from tandem.jobs.runner import JobRunner
+from tandem.jobs.runner import JobRunner, RenewingRunner
 from tandem.kube.children.link import Handler, Link
 from tandem.kube.children.ports import (
     REQUEST,
     STATUS,
+    VENDED,
     grant,
     lock_entry,
     requested,
@@ -157,6 +158,7 @@ class ChildServices:
             "jobs.start": self._start_job,
             "jobs.status": self._job_status,
             "jobs.stop": self._stop_job,
+            "jobs.renew": self._renew_job,
             "metrics": self._record,
             "event": self._post,
             "figures": self._figures,
@@ -337,6 +339,11 @@ class ChildServices:
     async def _stop_job(self, uid: str, name: str, deleted: Body | None) -> None:
         runner = self._runner(uid, deleted)
         await self._loop.run_in_executor(self._job_threads, runner.stop, str(name))
+
+    async def _renew_job(self, uid: str, name: str, vended: Any, deleted: Body | None) -> None:
+        runner, found = self._runner(uid, deleted), VENDED.validate_python(vended)
+        if isinstance(runner, RenewingRunner):
+            await self._loop.run_in_executor(self._job_threads, runner.renew, str(name), found)
 
     def _runner(self, uid: str, deleted: Body | None = None) -> JobRunner:
         """`deleted`: the operation as the child knows it, if it is gone. Its runner is not kept,

@@ -13,13 +13,13 @@ bundle (`tandem.cli.kubectl.report`) name its kinds as well.
 from __future__ import annotations
 
 import asyncio
+import base64
 import concurrent.futures
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Collection, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import structlog
@@ -43,7 +43,7 @@ from tandem.kube.client.api import (
 )
 from tandem.spark.application.port import FINISHED, ApplicationBuilder, JobPlacement, state_of
 from tandem.spec.common import ENDPOINT_ANNOTATION, LOG_ANNOTATION, MANAGED_BY
-from tandem.storage.renewable import VARIABLES
+from tandem.storage.renewable import CREDENTIALS_FILE, VARIABLES, Vended
 
 T = TypeVar("T")
 
@@ -162,7 +162,7 @@ def _newer(found: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
 
 
 class ApplicationRunner:
-    """A `JobRunner` whose jobs are SparkApplications. Thread-safe; never to be called on the
+    """A `RenewingRunner` whose jobs are SparkApplications. Thread-safe; never to be called on the
     event loop's own thread.
 
     Args:
@@ -208,12 +208,17 @@ class ApplicationRunner:
                 kind is not installed).
             ClusterUnavailable: no answer; try again.
         """
-        placement = self._placement
+        vended = Vended(dict(request.environ), request.expires_ms)
+        _require_vended(vended, request.name)
+        self._call(self._create(self._builder.build(request, self._placement)))
         if request.environ:
-            # Before it: pods without their Secret do not start.
-            self._call(self._create_secret(request.name, dict(request.environ)))
-            placement = replace(placement, secret_name=request.name)
-        self._call(self._create(self._builder.build(request, placement)))
+            # It belongs to the application. Pods wait for what they mount.
+            self.renew(request.name, vended)
+
+    def renew(self, name: str, vended: Vended) -> None:
+        """Raises: InvalidSpec, as `start`; ClusterUnavailable."""
+        _require_vended(vended, name)
+        self._call(self._put_secret(name, vended))
 
     def status(self, name: str) -> JobStatus:
         """Raises: ClusterUnavailable."""
@@ -251,34 +256,30 @@ class ApplicationRunner:
 
     # On the loop
 
-    async def _create_secret(self, name: str, environ: Mapping[str, str]) -> None:
-        """Credentials of one attempt, which are deleted with its operation. One that a catalog
-        vends ends by itself, so that a Secret is never changed: a further attempt has its own.
-
-        Raises: InvalidSpec for other variables: who asks for them is less trusted.
-        """
-        if not environ.keys() <= VARIABLES:
-            raise InvalidSpec(
-                "these are not credentials that a catalog vends",
-                resource=f"Secret/{name}",
-                found=", ".join(sorted(environ.keys() - VARIABLES)),
-                expected=f"some of {', '.join(sorted(VARIABLES))}",
-            )
+    async def _put_secret(self, name: str, vended: Vended) -> None:
+        """Create or renew the Secret of an application of ours, which is deleted with it."""
+        found = await self._read(name)
+        if found is None or not self._is_ours(found):
+            return
+        group, version, _ = self._builder.resource
+        uid = found["metadata"]["uid"]
+        owner = {"apiVersion": f"{group}/{version}", "kind": "SparkApplication", "name": name}
         metadata = {
             "name": name,
             "namespace": self._namespace,
             "labels": {MANAGED_BY[0]: MANAGED_BY[1]},
-            "ownerReferences": [self._owner.reference()],
+            "ownerReferences": [{**owner, "uid": uid}],
         }
-        body = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "immutable": True}
+        data = {CREDENTIALS_FILE: base64.b64encode(vended.encode()).decode()}
         path = ResourcePath("", "v1", "secrets", self._namespace)
+        body = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data}
         try:
-            await self._api.create(path, {**body, "stringData": environ}, patience_s=CREATE_S)
+            await self._api.create(path, body, patience_s=CREATE_S)
         except Conflict:
-            # Of an earlier try, whose answer was lost; else the application belongs to it, too.
-            return
-        except ApiError as error:
-            raise _refused(error, "Secret") from error
+            # No other one of this name is changed.
+            ours = {"op": "test", "path": "/metadata/ownerReferences/0/uid", "value": uid}
+            new = {"op": "replace", "path": "/data", "value": data}
+            await self._api.patch(path.at(self._namespace, name), [ours, new])
 
     async def _create(self, body: Json) -> None:
         name = body["metadata"]["name"]
@@ -420,18 +421,28 @@ def _call_on(loop: asyncio.AbstractEventLoop, call: Coroutine[Any, Any, T], time
         raise ClusterUnavailable("the operator is ending") from error
 
 
+def _require_vended(vended: Vended, name: str) -> None:
+    """Raises: InvalidSpec for other variables: who asks for them is less trusted."""
+    if not vended.environ.keys() <= VARIABLES:
+        raise InvalidSpec(
+            "these are not credentials that a catalog vends",
+            resource=f"Secret/{name}",
+            found=", ".join(sorted(vended.environ.keys() - VARIABLES)),
+            expected=f"some of {', '.join(sorted(VARIABLES))}",
+        )
+
+
 def _is_refusal(error: ApiError) -> bool:
     """Whether the API server has decided about the request, and may decide otherwise later."""
     return isinstance(error, Forbidden | NotFound) or error.status == 429 or error.webhook_failed
 
 
-def _refused(error: ApiError, kind: str = "SparkApplication") -> Exception:
-    """What an answer to the creation of an application, or of its Secret, means. What lies in the
-    request does not pass (400, 413, 422); rights, quotas, webhooks and missing kinds do
-    (docs/decisions/0170)."""
+def _refused(error: ApiError) -> Exception:
+    """What an answer to the creation of an application means. What lies in the request does not
+    pass (400, 413, 422); rights, quotas, webhooks and missing kinds do (docs/decisions/0170)."""
     if error.status in (400, 413, 422):
         return InvalidSpec(
-            f"the API server refuses the {kind}",
+            "the API server refuses the SparkApplication",
             field="spec.sparkTemplate",
             found=error.message,
             remedy="Correct the template, or the operator's",
@@ -449,7 +460,7 @@ def _refused(error: ApiError, kind: str = "SparkApplication") -> Exception:
             "small jobs need neither with --small-jobs-on-spark (the chart's workers.spark)",
         )
     return JobRefused(
-        f"the API server does not take the {kind}",
+        "the API server does not take the SparkApplication",
         certain=not error.unsure,
         found=f"{error.status} {error.message}",
         remedy="Check quotas, admission webhooks and the operator's role",

@@ -75,6 +75,10 @@ _PAUSE_S = 1.0
 """Between two tries of a write while the API server is unavailable."""
 _START_S = 5.0
 """How long an application that is deleted while its process starts waits for that."""
+_RENEW_S = 10.0
+"""How often the credentials of a running job are read again, if they are a file."""
+_LOOKS = 20
+"""For a Secret that is not there yet, within `_START_S`."""
 _ORPHANED = frozenset({states.SUBMITTED, states.RUNNING, states.UNKNOWN})
 
 
@@ -118,7 +122,7 @@ class ApplicationController:
         self._start: asyncio.Future[None] | None = None
         self._started = ""
         self._folder: Path | None = None
-        """The Secrets of an application that serves, as files."""
+        """The Secrets that it mounts, as files."""
         self._slot = False
         self._seen = version_number(version_of(body))
         self._submitted: Json | None = None
@@ -218,10 +222,7 @@ class ApplicationController:
             return states.SUBMITTED
         try:
             environ = await secrets_of(self._host.api, self._body)
-            if serves(self._body):
-                self._remove_folder()
-                self._folder = Path(tempfile.mkdtemp(prefix="tandem-dev-"))
-                environ |= await mounted(self._host.api, self._body, self._folder)
+            environ |= await self._mount()
             request = request_of(self._body, self.key, environ)
             self._started = self.key
             self._start = asyncio.ensure_future(
@@ -244,8 +245,23 @@ class ApplicationController:
             states.RUNNING, sparkApplicationId=f"spark-{self._uid.replace('-', '')}"
         )
 
+    async def _mount(self) -> dict[str, str]:
+        """Write what its pod mounts. Waits for what is not there yet, as a kubelet does."""
+        self._remove_folder()
+        folder = self._folder = Path(tempfile.mkdtemp(prefix="tandem-dev-"))
+        for _ in range(_LOOKS):
+            with suppress(InvalidApplication):
+                return await mounted(self._host.api, self._body, folder)
+            await self._pause(_START_S / _LOOKS)
+        return await mounted(self._host.api, self._body, folder)
+
     async def _watch_job(self) -> str:
+        loop, due_s = asyncio.get_running_loop(), 0.0
         while not (self._suspended() or self._changed_spec()):
+            if self._folder is not None and not serves(self._body) and loop.time() >= due_s:
+                due_s = loop.time() + _RENEW_S
+                with suppress(InvalidApplication):  # it has the last credentials
+                    await mounted(self._host.api, self._body, self._folder)
             status = await self._host.blocking(self._host.runner.status, self.key)
             if status.phase is JobPhase.ENDED:
                 await self._end_job()

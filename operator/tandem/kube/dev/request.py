@@ -26,7 +26,9 @@ from tandem.jobs.formats import APPS, INDEX_SERVER_APP
 from tandem.jobs.runner import JobRequest
 from tandem.json_types import Json
 from tandem.kube.client.api import Api, ApiError, ResourcePath
+from tandem.spark.application.port import CREDENTIALS_VOLUME
 from tandem.spec.common import ATTEMPT_LABEL, INPUT_BYTES_ANNOTATION, OPERATION_LABEL
+from tandem.storage.renewable import CREDENTIALS_FILE, CREDENTIALS_VARIABLE
 
 _log = structlog.get_logger("tandem.kube.dev.controller")
 
@@ -121,16 +123,17 @@ def serves(body: Mapping[str, Any]) -> bool:
 
 
 async def mounted(api: Api, body: Mapping[str, Any], folder: Path) -> dict[str, str]:
-    """Write the Secrets that the driver's pod would mount below `folder`, and choose where it
-    listens: variables for its process.
+    """Write the Secrets that the driver's pod would mount below `folder`, of a job only the one
+    that is renewed, and choose where one that serves listens: variables for its process.
 
     Raises: InvalidApplication if a Secret cannot be read.
     """
+    found: dict[str, str] = {}
     namespace = body["metadata"]["namespace"]
     pod = ((body.get("spec") or {}).get("driver") or {}).get("template") or {}
     for volume in (pod.get("spec") or {}).get("volumes") or ():
         name = str((volume.get("secret") or {}).get("secretName") or "")
-        if not name:
+        if not name or not (serves(body) or volume.get("name") == CREDENTIALS_VOLUME):
             continue
         try:
             secret: Json = await api.get(ResourcePath("", "v1", "secrets", namespace, name))
@@ -138,11 +141,15 @@ async def mounted(api: Api, body: Mapping[str, Any], folder: Path) -> dict[str, 
             raise InvalidApplication(f"secret {name}: {error.message}") from error
         # As the API server checks it: a name of one part, and keys without a slash.
         at = folder / name
-        at.mkdir(mode=0o700)
+        at.mkdir(mode=0o700, exist_ok=True)
         for key, value in (secret.get("data") or {}).items():
-            file = at / key
+            file = at / f".{key}.new"
             file.touch(mode=0o600)
             file.write_bytes(base64.b64decode(value))
+            file.replace(at / key)  # a process may read it
+        found[CREDENTIALS_VARIABLE] = str(at / CREDENTIALS_FILE)
+    if not serves(body):
+        return found
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

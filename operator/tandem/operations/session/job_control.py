@@ -23,7 +23,7 @@ from tandem.jobs.formats import (
 )
 from tandem.jobs.port import JobKey, JobPlace, Jobs, RoundState, read_side_file
 from tandem.jobs.results import JobFailure, JobProgress, JobResult, SideFileRef
-from tandem.jobs.runner import LOST, JobPhase, JobRequest, JobRunner
+from tandem.jobs.runner import LOST, JobPhase, JobRequest, JobRunner, RenewingRunner
 from tandem.operations import attempt_files
 from tandem.operations.attempt_files import PlanRecord, ProtocolRecord
 from tandem.operations.machine.events import Event, JobLost, JobRunning, RoundDone
@@ -31,7 +31,7 @@ from tandem.operations.model import CommitContent, ProgressBaseline, Work
 from tandem.operations.session.recovery import job_key
 from tandem.operations.status import duration_in_words
 from tandem.spec.status import Progress
-from tandem.storage.renewable import vended_environ
+from tandem.storage.renewable import Vended, vended_for
 from tandem.storage.store import Store, exists, side_by_side
 
 LOOK_EVERY = 20
@@ -133,6 +133,7 @@ def request(work: Work, attempt: int) -> JobRequest:
     """The job to start. Raises: StorageError if its credentials cannot be had."""
     operation_id = work.identity.operation_id
     plan, spec = work.frozen
+    vended = vended_for(work.table.store)
     # Of an attempt that another session planned, the size of a source is not known.
     source = work.planned.source_bytes if work.planned else None if spec.job.sources else 0
     return JobRequest(
@@ -147,7 +148,8 @@ def request(work: Work, attempt: int) -> JobRequest:
         operation_id=operation_id,
         attempt=attempt,
         allowed_locations=work.table.allowed_prefixes,
-        environ=tuple(sorted(vended_environ(work.table.store).items())),
+        environ=() if vended is None else tuple(sorted(vended.environ.items())),
+        expires_ms=None if vended is None else vended.expires_ms,
     )
 
 
@@ -299,6 +301,8 @@ class FileJobs:
 
     def __init__(self, runner: JobRunner) -> None:
         self._runner = runner
+        self._given: dict[str, Vended] = {}
+        """The credentials that jobs have from this process, by their names."""
 
     def place_for(self, operation_id: str, job: Job, input_bytes: int) -> JobPlace:  # noqa: ARG002
         return JobPlace.ELSEWHERE
@@ -308,6 +312,7 @@ class FileJobs:
 
     def start(self, key: JobKey, request: JobRequest, spec: JobSpec) -> None:  # noqa: ARG002
         self._runner.start(request)
+        self._given[key.name] = Vended(dict(request.environ), request.expires_ms)
 
     def knows(self, key: JobKey) -> bool:
         return self._runner.status(key.name).phase is not JobPhase.UNKNOWN
@@ -320,7 +325,18 @@ class FileJobs:
         failure = _failure(key, round_)
         if failure is not None or status.phase in LOST:
             return RoundState(status, failure=failure)
+        self._renew(key)
         return RoundState(status, progress=_job_progress(key))
+
+    def _renew(self, key: JobKey) -> None:
+        """Give a running job the credentials that its table's store has by now. What an earlier
+        process has given is not known: they are given again."""
+        vended = vended_for(key.store)
+        if vended is None or vended == self._given.get(key.name):
+            return
+        if isinstance(self._runner, RenewingRunner):
+            self._runner.renew(key.name, vended)
+        self._given[key.name] = vended
 
     def result(self, key: JobKey, round_: int) -> JobResult | None:
         path = _of_round(key, round_, "result.json")

@@ -19,6 +19,7 @@ from tandem.spark.application.policy import (
     require_restricted,
 )
 from tandem.spark.application.port import (
+    CREDENTIALS_VOLUME,
     DRIVER_CONTAINER,
     EXECUTOR_CONTAINER,
     FINISHED,
@@ -41,6 +42,7 @@ from tandem.spec.common import (
     OPERATION_LABEL,
     label_value,
 )
+from tandem.storage.renewable import CREDENTIALS_FILE, CREDENTIALS_VARIABLE
 
 # The sizes of a job's driver and executors, from the input of its plan. Pure.
 #
@@ -217,10 +219,15 @@ Spark's blocks, for which Spark itself creates volumes (`spark.local.dir`)."""
 SCRATCH: Final = "/tmp"
 
 
-def complete_pods(spec: Json, secret_name: str | None, *, driver_only: bool) -> None:
-    """Add credentials; no token of the API server if the job uses none; and a pod template with
-    everything that must also apply in a cluster without the Spark operator's webhook, since only
-    the webhook applies the fields outside the template."""
+_CREDENTIALS: Final = "/etc/tandem/credentials"
+
+
+def complete_pods(
+    spec: Json, secret_name: str | None, vended_secret: str | None, *, driver_only: bool
+) -> None:
+    """Add credentials, those that a catalog vends as a file; no token of the API server if the job
+    uses none; and a pod template with everything that must also apply in a cluster without the
+    Spark operator's webhook, since only the webhook applies the fields outside the template."""
     credentials = [{"secretRef": {"name": secret_name}}] if secret_name else []
     for part, name in (("driver", DRIVER_CONTAINER), ("executor", EXECUTOR_CONTAINER)):
         pod = spec.setdefault(part, {})
@@ -241,6 +248,21 @@ def complete_pods(spec: Json, secret_name: str | None, *, driver_only: bool) -> 
         if credentials:
             container["envFrom"] = [*(container.get("envFrom") or []), *credentials]
         _add_scratch(pod, container, part, spec.get("sparkConf") or {})
+        if vended_secret:
+            _mount_credentials(pod["template"]["spec"], container, vended_secret)
+
+
+def _mount_credentials(inner: Json, container: Json, secret_name: str) -> None:
+    """Mount a Secret that is renewed. As for `_add_scratch`, lists are checked elsewhere."""
+    file = f"{_CREDENTIALS}/{CREDENTIALS_FILE}"
+    for where, key, added in (
+        (inner, "volumes", {"secret": {"secretName": secret_name}}),
+        (container, "volumeMounts", {"mountPath": _CREDENTIALS, "readOnly": True}),
+        (container, "env", {"name": CREDENTIALS_VARIABLE, "value": file}),
+    ):
+        found = where.get(key) or []
+        if isinstance(found, list):
+            where[key] = [*found, {"name": CREDENTIALS_VOLUME, **added}]
 
 
 def _add_scratch(pod: Json, container: Json, part: str, conf: Mapping[str, Any]) -> None:
@@ -403,8 +425,9 @@ def build(request: JobRequest, placement: JobPlacement, settings: ApplicationSet
         max_executors=settings.max_executors,
         distributed=distributed,
     )
+    vended_secret = request.name if request.environ else None
     # If a table has both, the Secret is used.
-    account = "" if secret_name else placement.service_account
+    account = "" if secret_name or vended_secret else placement.service_account
     defaults = _defaults(request, settings, size, account or settings.service_account)
     for part, keys in _SIZE_KEYS.items():
         for key in keys:
@@ -417,7 +440,7 @@ def build(request: JobRequest, placement: JobPlacement, settings: ApplicationSet
     # One after the other, so that a null in the resource's template removes the value below it.
     merged = templates.merge(merged, template or {})
     spec = merged.setdefault("spec", {})
-    complete_pods(spec, secret_name, driver_only=not size.executors)
+    complete_pods(spec, secret_name, vended_secret, driver_only=not size.executors)
     spec.update(
         {
             "type": "Python",

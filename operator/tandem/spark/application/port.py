@@ -26,6 +26,8 @@ from tandem.spec.common import LOG_ANNOTATION
 
 DRIVER_CONTAINER: Final = "spark-kubernetes-driver"
 EXECUTOR_CONTAINER: Final = "spark-kubernetes-executor"
+CREDENTIALS_VOLUME: Final = "tandem-credentials"
+"""Of a job's pods, if a catalog vends its credentials."""
 
 NEW = ""
 SUBMITTED = "SUBMITTED"
