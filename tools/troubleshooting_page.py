@@ -74,6 +74,7 @@ LOOK: Final = {
     Reason.DRIVER_EVICTED: _EVENTS,
     Reason.JOB_VANISHED: _SPARK,
     Reason.STATEMENT_FAILED: _MESSAGE + " has Spark's condition",
+    Reason.CONSTRAINT_VIOLATED: _MESSAGE + " has the rule and a row",
     Reason.SOURCE_CHANGED: _MESSAGE + " names the file, and its state before and now",
     Reason.SOURCE_UNREADABLE: _MESSAGE + " names the file",
     Reason.MANIFEST_INVALID: _LOG,

@@ -75,6 +75,7 @@ class Reason(StrEnum):
     DRIVER_EVICTED = "DriverEvicted"
     JOB_VANISHED = "JobVanished"
     STATEMENT_FAILED = "StatementFailed"
+    CONSTRAINT_VIOLATED = "ConstraintViolated"
     SOURCE_CHANGED = "SourceChanged"
     SOURCE_UNREADABLE = "SourceUnreadable"
     MANIFEST_INVALID = "ManifestInvalid"
@@ -386,6 +387,13 @@ class StatementFailed(JobFailed):
     """The statement itself raised on some row (division by zero, overflow, bad cast)."""
 
     reason = Reason.STATEMENT_FAILED
+
+
+class ConstraintViolated(StatementFailed):
+    """A row with new values breaks a rule of the table: a CHECK constraint, an invariant, NOT
+    NULL, or the length of a CHAR or VARCHAR."""
+
+    reason = Reason.CONSTRAINT_VIOLATED
 
 
 class SourceChanged(TandemError):

@@ -118,6 +118,8 @@ MEANING: Final[Mapping[Reason, str]] = {
     Reason.DRIVER_EVICTED: "The driver's pod was evicted, or its node was lost.",
     Reason.JOB_VANISHED: "The job or its driver no longer exists, and left no result.",
     Reason.STATEMENT_FAILED: "The statement failed on a row.",
+    Reason.CONSTRAINT_VIOLATED: "A row with new values breaks a rule of the table: a CHECK "
+    "constraint, an invariant, NOT NULL or a length. Nothing was published.",
     Reason.SOURCE_CHANGED: "The source changed while it was read; nothing was committed.",
     Reason.SOURCE_UNREADABLE: "A file of the source is damaged, truncated, or of another format.",
     Reason.MANIFEST_INVALID: "A job's result is missing, truncated or of another attempt.",
@@ -209,6 +211,7 @@ REMEDY: Final[Mapping[Reason, str]] = {
     Reason.DRIVER_EVICTED: "Nothing if the next attempt succeeds; otherwise check the nodes.",
     Reason.JOB_VANISHED: "Find out who deletes SparkApplications or pods, " + _AGAIN + ".",
     Reason.STATEMENT_FAILED: "Guard the statement with CASE WHEN, in another operation.",
+    Reason.CONSTRAINT_VIOLATED: "Leave such rows out, or correct the source, in another operation.",
     Reason.SOURCE_CHANGED: "Create another operation, with a source that does not change or the "
     "`version` of a Delta table.",
     Reason.SOURCE_UNREADABLE: "Write the file again, " + _AGAIN + ".",
@@ -249,6 +252,7 @@ HERE: Final[Mapping[Reason, str]] = {
     Reason.TABLE_NOT_FOUND: _FIXED,
     Reason.VERSION_NOT_FOUND: _OR_THE_TABLE,
     Reason.STATEMENT_FAILED: _OR_THE_TABLE,
+    Reason.CONSTRAINT_VIOLATED: _OR_THE_TABLE,
     Reason.CORRUPT_LOG: "Restore the file that the message names, then `{again}`.",
     Reason.CORRUPT_DELETION_VECTOR: _RESTORE,
     Reason.DATA_FILE_MISSING: _RESTORE,

@@ -263,7 +263,6 @@ def test_features_as_spark_lists_them(delta_spark: SparkSession, tmp_path: Path)
     )
     delta_spark.sql(f"ALTER TABLE {table} ADD CONSTRAINT small CHECK (id < 100)")
     assert _refused(_log(checked).snapshot()) == {
-        "checkConstraints": {"Ingest", "Update", "Merge", "Replace"},
         "generatedColumns": {"Ingest", "Update", "Merge", "Replace"},
     }
 

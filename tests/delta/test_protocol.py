@@ -91,8 +91,8 @@ def _refused(protocol: Protocol, metadata: Metadata) -> set[OperationKind]:
 
 IN_USE: dict[str, tuple[dict[str, Any], set[OperationKind]]] = {
     "appendOnly": (on("appendOnly"), {U, D, M, P}),
-    "invariants": ({"field": {"delta.invariants": "{}"}}, {N, U, M, P}),
-    "checkConstraints": (on("constraints.a", "x > 1"), {N, U, M, P}),
+    "invariants": ({"field": {"delta.invariants": "{}"}}, set()),
+    "checkConstraints": (on("constraints.a", "x > 1"), set()),
     "changeDataFeed": (on("enableChangeDataFeed"), set()),
     "generatedColumns": ({"field": {"delta.generationExpression": "1"}}, {N, U, M, P}),
     "identityColumns": ({"field": {"delta.identity.start": 1}}, {N, U, M, P}),

@@ -41,9 +41,9 @@ def setting(name: str, value: str) -> Callable[[DeltaTable], None]:
 
 PROPERTIES = {
     "constraint": Property(
-        lambda table: table.alter.add_constraint({"recent": "at >= 0"}),
+        lambda table: table.alter.add_constraint({"recent": "sqrt(at) >= 0"}),
         lambda table: table.alter.drop_constraint("recent"),
-        ("checkConstraints", "recent: at >= 0"),
+        ("delta.constraints.recent", "sqrt(at) >= 0"),
     ),
     "append only": Property(
         setting("delta.appendOnly", "true"), setting("delta.appendOnly", "false"), ("appendOnly",)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -67,6 +67,11 @@ def feature(
     return Refused(UnsupportedFeature, name, configuration or {}, (name,), key)
 
 
+def rule(names: str, configuration: dict[str, str] | None = None, **more: Any) -> Refused:
+    """A rule of the table that only Spark can evaluate, or nothing here."""
+    return replace(feature("checkConstraints", configuration, **more), names=names)
+
+
 def key(found: Field) -> Refused:
     return Refused(InvalidSpec, "spec.mergeOnRead.keys", key=found)
 
@@ -78,8 +83,11 @@ UNSUITABLE: dict[str, Refused] = {
         {"delta.setTransactionRetentionDuration": "interval 7 days"},
     ),
     "append only": feature("appendOnly", {"delta.appendOnly": "true"}),
-    "constraint": feature("checkConstraints", {"delta.constraints.positive": "k > 0"}),
-    "invariant": feature("invariants", column={"delta.invariants": '{"expression": "k > 0"}'}),
+    "constraint": rule("sqrt(k) > 1", {"delta.constraints.far": "sqrt(k) > 1"}),
+    "constraint beyond the grammar": rule("delta.constraints.far", {"delta.constraints.far": "?"}),
+    "invariant": rule(
+        "delta.invariants of k", column={"delta.invariants": '{"expression": "k > 0"}'}
+    ),
     "row tracking": Refused(
         UnsupportedFeature,
         "rowTracking",

@@ -20,7 +20,7 @@ from tandem.delta.actions import Action, AddFile, Commit, Txn
 from tandem.delta.log.listing import commit_path
 from tandem.delta.log.maintenance import write_checkpoint
 from tandem.delta.log.snapshot import commit_info
-from tandem.delta.schema import Field, PrimitiveType, StructType
+from tandem.delta.schema import ArrayType, Field, PrimitiveType, StructType
 from tandem.errors import AlreadyExists, InvalidSpec, OutcomeUnknown, StorageFull
 from tandem.mergelog import writer as writer_module
 from tandem.mergelog.log_table import CHECKPOINT_INTERVAL
@@ -85,10 +85,11 @@ STRICT = StructType(
         Field("k", PrimitiveType("long")),
         Field("v", PrimitiveType("string"), nullable=False),
         Field("n", PrimitiveType("integer")),
-        Field("s", StructType((Field("a", PrimitiveType("integer"), nullable=False),))),
+        Field("s", ArrayType(StructType((Field("a", PrimitiveType("integer"), nullable=False),)))),
+        Field("t", StructType((Field("b", PrimitiveType("integer")),))),
     )
 )
-INNER = pa.struct([("a", pa.int32())])
+INNER = pa.list_(pa.struct([("a", pa.int32())]))
 WRONG: dict[str, tuple[Any, Any, str]] = {
     "nothing": (None, None, "rows"),
     "no rows": (pa.table({"k": pa.array([], pa.int64())}), None, "rows"),
@@ -102,13 +103,14 @@ WRONG: dict[str, tuple[Any, Any, str]] = {
     "null in NOT NULL": (pa.table({"k": [1], "v": pa.array([None], pa.string())}), None, "v"),
     "absent NOT NULL": (pa.table({"k": [1]}), None, "v"),
     "null in a nested NOT NULL": (
-        pa.table({"k": [1], "v": ["a"], "s": pa.array([{"a": None}], INNER)}), None, "s.a"),
+        pa.table({"k": [1], "v": ["a"], "s": pa.array([[{"a": None}]], INNER)}), None,
+        "s.element.a"),
     "text as number": (pa.table({"k": ["1"], "v": ["a"]}), None, "k"),
     "number as text": (pa.table({"k": [1], "v": [1]}), None, "v"),
     "fraction as number": (pa.table({"k": [1.0], "v": ["a"]}), None, "k"),
     "too large": (pa.table({"k": [1], "v": ["a"], "n": [2**31]}), None, "n"),
-    "unknown nested field": (pa.table({"k": [1], "v": ["a"], "s": [{"b": 1}]}), None, "s.b"),
-    "list as struct": (pa.table({"k": [1], "v": ["a"], "s": [[1]]}), None, "s"),
+    "unknown nested field": (pa.table({"k": [1], "v": ["a"], "t": [{"c": 1}]}), None, "t.c"),
+    "list as struct": (pa.table({"k": [1], "v": ["a"], "t": [[1]]}), None, "t"),
     "delete without a key": (None, pa.table({"v": ["a"]}), "v"),
     "delete with another column": (None, pa.table({"k": [1], "v": ["a"]}), "v"),
     "delete of a null key": (None, pa.table({"k": pa.array([None], pa.int64())}), "k"),
@@ -127,7 +129,7 @@ def test_wrong_rows_are_refused_before_anything_is_written(case: str) -> None:
     assert caught.value.field == field
     assert store.paths() == before
     merged.append(pa.table({"k": [1], "v": ["a"]}), keys(2))
-    assert merged.rows() == [(1, "a", None, None)]
+    assert merged.rows() == [(1, "a", None, None, None)]
 
 
 def test_a_delete_needs_the_ordering_column_if_there_is_one() -> None:

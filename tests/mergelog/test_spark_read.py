@@ -82,7 +82,7 @@ def test_a_column_mapped_table_with_odd_names(tmp_path: Path, reader: Reader) ->
     location = f"delta.`{path}`"
     reader.session.sql(
         f"CREATE TABLE {location} (`a, b` INT NOT NULL, `c.d` STRING, "
-        "s STRUCT<`x y`: INT NOT NULL>, l ARRAY<STRUCT<e: STRING>>, p DATE) USING delta "
+        "s STRUCT<`x y`: INT>, l ARRAY<STRUCT<e: STRING>>, p DATE) USING delta "
         "PARTITIONED BY (p) TBLPROPERTIES ('delta.enableDeletionVectors' = 'true', "
         "'delta.columnMapping.mode' = 'name')"
     )

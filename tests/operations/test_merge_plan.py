@@ -104,14 +104,6 @@ def test_without_deletion_vectors_a_merge_is_refused_only_where_its_lake_table_s
     assert "vectors: Auto" in status.conditions[0].message
 
 
-def test_a_table_with_constraints_is_left_alone(tmp_path: Path) -> None:
-    lake = quick_lake.make(tmp_path, 0)
-    lake.foreign().alter.add_constraint({"small": "v < 1000"})
-    status = planned(lake)
-    assert reason(status) == "UnsupportedFeature"
-    assert "merge is refused because of checkConstraints" in status.conditions[0].message
-
-
 def test_a_merge_without_a_candidate_file(tmp_path: Path) -> None:
     lake = quick_lake.make(tmp_path, 0)
     status = planned(lake, whenMatched=[{"delete": {}}])

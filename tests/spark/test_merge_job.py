@@ -17,7 +17,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from pyroaring import BitMap64
 from pyspark.sql import SparkSession
 
@@ -490,15 +490,42 @@ def test_values_over_lines_and_names_in_any_case_are_read(
         assert {row[0]: row[3] for row in merged(job)} == {1: "two\n2,lines", 3: 'say "it"'}
 
 
-def test_columns_of_bounded_length_are_not_set_by_a_merge(
-    tmp_path: Path, spark: SparkSession
-) -> None:
-    fields = "id BIGINT, s STRUCT<x: CHAR(3)>, v VARCHAR(2)"
+@pytest.mark.parametrize("whole", [True, False], ids=["all columns", "some"])
+def test_columns_of_bounded_length(tmp_path: Path, spark: SparkSession, whole: bool) -> None:
+    fields = "id BIGINT, s STRUCT<x: CHAR(3)>, v VARCHAR(2), c CHAR(2)"
     interpreting(spark).sql(f"CREATE TABLE delta.`{tmp_path / 't'}` ({fields}) USING delta")
-    (tmp_path / "s.json").write_text('{"id": 1, "v": "abc", "s": {"x": "abcd"}}\n')
-    for clause in (missing(id="s.id", v="s.v"), missing(id="s.id", s="s.s"), missing()):
-        job = job_for(tmp_path / "t", tmp_path / "s.json", (clause,), format_="Json")
-        assert "columns with a maximal length cannot be set" in refused(job, spark)
+    source = tmp_path / "s.json"
+    clause = missing() if whole else missing(id="s.id", v="s.v", c="s.c")
+
+    def job_of(**more: Any) -> Control:
+        source.write_text(json.dumps({"id": 1, "v": "ä", "s": {"x": "x"}, "c": "y", **more}) + "\n")
+        return job_for(tmp_path / "t", source, (clause,), format_="Json")
+
+    wrong: list[dict[str, Any]] = [{"v": "abc"}, {"c": "abc"}]
+    for values in (*wrong, {"s": {"x": "abcd"}})[: 3 if whole else 2]:
+        message = refused(job_of(**values), spark)
+        assert message.startswith("ConstraintViolated: column ")
+        assert "a string is too long for its column (found: abc" in message
+    job = job_of(v="b   ")
+    assert run(job, spark) == 0, jobs.failure(job).message
+    [output] = jobs.result(job).outputs
+    found = jobs.read_output(job, output.path, output.partition_values).to_pylist()
+    assert found == [{"id": 1, "s": {"x": "x  "} if whole else None, "v": "b ", "c": "y "}]
+
+
+def test_rows_that_break_a_rule_of_the_table(tmp_path: Path, spark: SparkSession) -> None:
+    """Those that a merge deletes, or leaves as they are, need not fit."""
+    write_deltalake(str(tmp_path / "t"), ROWS)
+    source = tmp_path / "s.parquet"
+    pq.write_table(SOURCE.filter(pa.compute.is_valid(SOURCE["a"])), source)
+    alter = DeltaTable(str(tmp_path / "t")).alter
+    alter.add_constraint({"small": "a IS NULL OR a * 2 < 6000"})
+    message = refused(job_for(tmp_path / "t", source, UPSERT), spark)
+    assert "ConstraintViolated: delta.constraints.small" in message
+    assert "(found: a = 3000, id = 30" in message
+    for clauses in ((matched("Delete"),), (matched("Update"), missing("s.a < 3000"))):
+        job = job_for(tmp_path / "t", source, clauses)
+        assert run(job, spark) == 0, jobs.failure(job).message
 
 
 @pytest.mark.matrix

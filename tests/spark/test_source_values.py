@@ -201,7 +201,7 @@ def test_char_and_varchar_are_stored_as_spark_stores_them(
         failure = outcome(job_for(tmp_path / "t", "Json", source, attempt), spark)
         place = f"s.json, line 2, column {column}"
         assert f"{place}: a string is too long for its column" in failure.message
-        assert failure.reason == Reason.STATEMENT_FAILED
+        assert failure.reason == Reason.CONSTRAINT_VIOLATED
 
 
 def test_a_source_that_does_not_fit_is_named_as_a_reader_would_look_for_it(

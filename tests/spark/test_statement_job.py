@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from pyroaring import BitMap64
 from pyspark.sql import SparkSession
 
@@ -171,7 +171,7 @@ def test_a_computed_null_where_none_may_be_fails_the_statement(
     job = job_for(path, "`n` < 4", set_)
     assert run(job, spark) == 1
     failure = jobs.failure(job)
-    assert failure.reason == Reason.STATEMENT_FAILED
+    assert failure.reason == Reason.CONSTRAINT_VIOLATED
     assert "must not be null" in failure.message
     assert column in failure.message
     assert not any("result.json" in m.path for m in job.store.list(job.path("rounds")))
@@ -233,3 +233,16 @@ def test_new_texts_must_be_utf8_and_old_ones_are_kept(tmp_path: Path, spark: Spa
     found = jobs.read_output(fine, output.path, output.partition_values)
     assert found["s"].to_pylist() == ["x"]
     assert found["old"].cast(pa.binary()).to_pylist() == [b"\xff"]
+
+
+def test_a_row_that_breaks_a_rule_of_the_table(table: Path, spark: SparkSession) -> None:
+    """Spark evaluates the rule where it evaluates the statement; the error shows a row."""
+    DeltaTable(str(table)).alter.add_constraint({"late": "delay IS NULL OR delay * 2 < 30"})
+    for number, (value, code) in enumerate((("15", 1), ("14", 0)), 1):
+        job = job_for(table, "`id` = 7 AND rand() >= 0", {"delay": value}, number)
+        assert run(job, spark) == code
+    failure = jobs.failure(job_for(table, "true", None, 1))
+    assert failure.reason == Reason.CONSTRAINT_VIOLATED
+    assert "delta.constraints.late" in failure.message
+    assert "delay = 15, id = 7, day = 'd1'" in failure.message
+    assert not failure.transient

@@ -2,8 +2,9 @@
 
 Spark writes the declared type into a column's metadata. In its own tables it checks and pads values
 on writing (CharVarcharUtils, CharVarcharCodegenUtils): a text that is too long may lose only
-trailing blanks, and a CHAR is padded with blanks. In a Delta table it stores a CHAR as it is, and
-pads it on reading, so that `a` and `a  ` are one value.
+trailing blanks, and a CHAR is padded with blanks. In a Delta table it refuses a text with too many
+blanks, too (`CharVarcharConstraint`), stores a CHAR as it is, and pads it on reading, so that `a`
+and `a  ` are one value.
 
 New values of Tandem are padded and checked as in Spark's own tables: as Arrow arrays here, as
 Spark's columns in `tandem.spark.sources.casts`. Values that other writers stored stay

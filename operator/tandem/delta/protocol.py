@@ -44,10 +44,10 @@ _READ = frozenset({OperationKind.READ})
 _STATEMENTS = frozenset(
     {OperationKind.UPDATE, OperationKind.DELETE, OperationKind.MERGE, OperationKind.REPLACE}
 )
-_NEW_VALUES = frozenset(
+NEW_VALUES = frozenset(
     {OperationKind.INGEST, OperationKind.UPDATE, OperationKind.MERGE, OperationKind.REPLACE}
 )
-_NEW_FILES = _NEW_VALUES | {OperationKind.COMPACTION}
+_NEW_FILES = NEW_VALUES | {OperationKind.COMPACTION}
 _WRITES = _NEW_FILES | _STATEMENTS
 _MOVES = _STATEMENTS | {OperationKind.COMPACTION}
 """Operations that move rows to other files; a delete does so without deletion vectors."""
@@ -56,8 +56,8 @@ OF_LOG = frozenset({OperationKind.LOG_COMPACTION, OperationKind.LOG_APPEND})
 _ALL = _WRITES | _READ | OF_LOG
 _NOTHING: frozenset[OperationKind] = frozenset()
 
-_CONSTRAINT = "delta.constraints."
-"""The prefix of the properties that are CHECK constraints, by name."""
+CONSTRAINT = "delta.constraints."
+"""The prefix, in any case, of the properties that are CHECK constraints, by name."""
 
 InUse = Callable[[Metadata, StructType], bool]
 
@@ -102,9 +102,13 @@ def _type(*names: str) -> InUse:
     return used
 
 
+def constraints(configuration: Mapping[str, str]) -> dict[str, str]:
+    """The text of each CHECK constraint by its property, in order. Spark finds them in any case."""
+    return {k: v for k, v in sorted(configuration.items()) if k.lower().startswith(CONSTRAINT)}
+
+
 def _constrained(metadata: Metadata, _: StructType) -> bool:
-    """Spark finds constraints in any case."""
-    return any(key.lower().startswith(_CONSTRAINT) for key in metadata.configuration)
+    return bool(constraints(metadata.configuration))
 
 
 def _feeds_changes(metadata: Metadata, _: StructType) -> bool:
@@ -152,18 +156,18 @@ _TABLE = (
     # name, in use when, refused, why
     Feature("appendOnly", _property("delta.appendOnly"), _STATEMENTS,
             "rows of an append-only table may be rearranged, never changed or removed"),
-    Feature("invariants", _field_key("delta.invariants"), _NEW_VALUES,
-            "column invariants are SQL that we do not check on new values"),
-    Feature("checkConstraints", _constrained, _NEW_VALUES,
-            "CHECK constraints are SQL that we do not check on new values"),
+    Feature("invariants", _field_key("delta.invariants"), _NOTHING,
+            "checked on each row with new values, if written in the language of statements"),
+    Feature("checkConstraints", _constrained, _NOTHING,
+            "checked on each row with new values, if written in the language of statements"),
     Feature("changeDataFeed", _feeds_changes, _NOTHING,
             "change files are written for the changes that readers cannot derive"),
-    Feature("generatedColumns", _field_key("delta.generationExpression"), _NEW_VALUES,
+    Feature("generatedColumns", _field_key("delta.generationExpression"), NEW_VALUES,
             "generated columns are SQL that we do not evaluate on new values"),
     Feature("identityColumns",
             _field_key("delta.identity.start", "delta.identity.step",
                        "delta.identity.highWaterMark", "delta.identity.allowExplicitInsert"),
-            _NEW_VALUES, "we do not generate identity values"),
+            NEW_VALUES, "we do not generate identity values"),
     Feature("allowColumnDefaults", _field_key("CURRENT_DEFAULT", "EXISTS_DEFAULT"),
             frozenset({OperationKind.INGEST, OperationKind.MERGE, OperationKind.REPLACE}),
             "default values are SQL that we do not evaluate on rows that lack a column"),
@@ -435,7 +439,7 @@ def refusals(
         if feature is None:
             yield name, _UNKNOWN
         elif kind in feature.refused and feature.in_use(metadata, schema):
-            yield name, feature.why + (_constraints(metadata) if name == "checkConstraints" else "")
+            yield name, feature.why
     if not reads and keeps_row_ids(protocol, metadata):
         yield from (("rowTracking", why) for why in _loses_row_ids(protocol, metadata, kind))
 
@@ -447,15 +451,6 @@ def _loses_row_ids(protocol: Protocol, metadata: Metadata, kind: OperationKind) 
     by_vectors = kind is OperationKind.DELETE and writes_deletion_vectors(protocol, metadata)
     if kind in _MOVES and not by_vectors and row_id_columns(protocol, metadata) is None:
         yield f"{' and '.join(_ROW_ID_COLUMNS)} do not name two columns that the schema lacks"
-
-
-def _constraints(metadata: Metadata) -> str:
-    found = (
-        f"{key.removeprefix(_CONSTRAINT)}: {sql}"
-        for key, sql in sorted(metadata.configuration.items())
-        if key.startswith(_CONSTRAINT)
-    )
-    return f" ({'; '.join(found)})"
 
 
 def _strange_types(schema: StructType) -> Iterator[tuple[str, str]]:

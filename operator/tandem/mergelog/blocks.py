@@ -38,7 +38,13 @@ from tandem.delta.schema import ArrayType, DataType, Field, MapType, StructType,
 from tandem.distinct import IntArray
 from tandem.errors import CorruptLog, DataFileMissing, InvalidSpec, StorageError, closest_name
 from tandem.mergelog.by_key import Records, require_decided, sorted_order, wide, winners
-from tandem.mergelog.log_table import DELETED, INSTANT, LogSettings, block_format
+from tandem.mergelog.log_table import (
+    DELETED,
+    INSTANT,
+    LogSettings,
+    block_format,
+    rules_of_base,
+)
 from tandem.mergelog.versions import DELETES, FIRST, LAST, Block
 from tandem.storage.store import Store
 
@@ -161,7 +167,9 @@ def arrange(
     parts = [arrow_schema(block_format(base, settings)).empty_table()]
     if rows is not None:
         _require(base, rows, settings.columns, optional=base.schema.names)
-        parts.append(_complete(base, rows, deleted=False))
+        upserts = _complete(base, rows, deleted=False)
+        rules_of_base(base).require_here(upserts)
+        parts.append(upserts)
     if deletes is not None:
         _require(base, deletes, settings.columns, optional=settings.columns)
         parts.append(_complete(base, deletes, deleted=True))

@@ -36,6 +36,7 @@ from tandem.errors import (
     AlreadyExists,
     CorruptLog,
     InvalidSpec,
+    InvalidStatement,
     NotMergeOnRead,
     OutcomeUnknown,
     TableNotFound,
@@ -53,9 +54,11 @@ from tandem.mergelog.versions import (
     require_own,
     txns_of,
 )
+from tandem.statements.local.rules import LocalRules
 from tandem.storage.paths import LOG_FOLDER
 from tandem.storage.rooted import Subfolder
 from tandem.storage.store import Store
+from tandem.text import clean
 
 CHECKPOINT_INTERVAL = 50
 """Versions of a log between checkpoints. A writer writes them, and an append takes milliseconds."""
@@ -334,6 +337,7 @@ def check_base(base: Snapshot) -> None:
     protocol.check(
         base.protocol, base.metadata, merge, resource=base.location, asked="merge-on-read"
     )
+    _check_rules(base)
     if any(isinstance(type_, StructType) and not type_.fields for type_ in types_of(base.schema)):
         raise UnsupportedFeature(
             "merge-on-read cannot write a struct without fields",
@@ -342,6 +346,31 @@ def check_base(base: Snapshot) -> None:
             found="a column of type struct<>",
             expected="structs with a field, since Parquet has no others",
             remedy="Add a field to the struct, or drop the column",
+        )
+
+
+def rules_of_base(base: Snapshot) -> LocalRules:
+    """The rules that records of the log must not break. Raises: InvalidStatement."""
+    metadata = base.metadata
+    return LocalRules.of(metadata.schema_string, metadata.configuration, base.partition_columns)
+
+
+def _check_rules(base: Snapshot) -> None:
+    """Raises: UnsupportedFeature for a rule that is not evaluated here: writers of a log have no
+    Spark."""
+    try:
+        rules = rules_of_base(base)
+        found = [f"{rule.name}: {rule.text}" for rule in rules.left_to_spark]
+    except InvalidStatement as error:
+        found = [f"{error.field}: {error.message}: {error.snippet or error.found}"]
+    if found:
+        raise UnsupportedFeature(
+            "merge-on-read is refused because of a rule of the table",
+            resource=base.location,
+            field="metaData",
+            found="; ".join(clean(text, 300) for text in found),
+            expected="CHECK constraints that are evaluated without Spark (docs/statements.md)",
+            remedy="Drop it, or write it in another way",
         )
 
 

@@ -25,11 +25,13 @@ from tandem.delta.actions import Action, AddFile, Txn
 from tandem.delta.log.maintenance import maintain
 from tandem.delta.log.snapshot import Snapshot, commit_info
 from tandem.delta.properties import checkpoint_interval
+from tandem.delta.protocol import constraints
 from tandem.errors import (
     CommitConflict,
     DataFileMissing,
     DuplicateKeys,
     InvalidSpec,
+    StatementFailed,
     TandemError,
     UnsupportedFeature,
 )
@@ -62,7 +64,7 @@ UPLOAD = 1
 
 
 def layout_of(base: Snapshot, log: Snapshot) -> tuple[object, ...]:
-    """What the files of a block depend on: the columns of the base table, and the log, which may
+    """What the files of a block depend on: columns and rules of the base table, the log, which may
     have been removed with its blocks and recreated, with other keys."""
     settings = settings_of(log)
     return (
@@ -71,6 +73,7 @@ def layout_of(base: Snapshot, log: Snapshot) -> tuple[object, ...]:
         settings.ordering_column,
         base.metadata.schema_string,
         base.partition_columns,
+        *constraints(base.metadata.configuration).items(),
     )
 
 
@@ -187,7 +190,7 @@ LATE_MS = 3_600_000
 """A commit that took so long is checked: the process may have been paused. Cleaning leaves each
 commit of a log for a day at least (`tandem.operations.clean_log`)."""
 
-_REFUSALS = (InvalidSpec, DuplicateKeys, CommitConflict, UnsupportedFeature)
+_REFUSALS = (InvalidSpec, DuplicateKeys, CommitConflict, UnsupportedFeature, StatementFailed)
 
 SEARCHED = 1_000
 """In so many of the newest commits a repeated batch is searched: a log may have a million."""

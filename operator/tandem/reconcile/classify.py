@@ -23,6 +23,7 @@ from pyroaring import BitMap64
 from tandem.delta.actions import AddFile, Commit, DeletionVector, Metadata, Protocol, RemoveFile
 from tandem.delta.protocol import (
     OperationKind,
+    constraints,
     refusals,
     row_id_columns,
     supports_deletion_vectors,
@@ -317,11 +318,8 @@ def differences(read: TableState, latest: TableState, kind: OperationKind) -> It
 
 
 def _constraints(configuration: Mapping[str, str]) -> dict[str, str]:
-    return {
-        key: value
-        for key, value in configuration.items()
-        if key.startswith("delta.constraints.") or key == "delta.appendOnly"
-    }
+    append_only = {k: v for k, v in configuration.items() if k == "delta.appendOnly"}
+    return constraints(configuration) | append_only
 
 
 def _columns(old: StructType, new: StructType, mapped: bool) -> Iterator[TableChange]:

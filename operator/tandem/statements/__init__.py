@@ -14,6 +14,7 @@ accepted language is in docs/statements.md.
     coercion   the result types of operators, and constants that have no value of a type
     statement  update and delete
     merge      merge
+    rules      CHECK constraints and invariants, which each row with new values must satisfy
 """
 
 from typing import TYPE_CHECKING

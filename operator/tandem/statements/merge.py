@@ -26,7 +26,7 @@ from tandem.statements.statement import (
     stored,
 )
 from tandem.statements.tree import Expr, quote_name, to_spark_sql
-from tandem.statements.types import Schema, SchemaColumn, matching
+from tandem.statements.types import Schema, SchemaColumn, as_target, matching
 
 When = Literal["Matched", "NotMatched", "NotMatchedBySource"]
 ClauseAction = Literal["Delete", "Update", "Insert"]
@@ -326,6 +326,7 @@ def _same_column(column: SchemaColumn, source: Schema, resource: str, place: str
             remedy="Say which columns get which values instead",
         )
     value = tree.ColumnRef(parts=(SOURCE, candidates[0].name), type=candidates[0].type)
+    column = as_target(column)
     if not column.type.is_atomic:
         # Only Spark can determine whether two structs, arrays or maps have the same type.
         return value

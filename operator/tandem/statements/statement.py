@@ -28,6 +28,7 @@ from tandem.statements.types import (
     Schema,
     SchemaColumn,
     SqlType,
+    as_target,
     close_names,
     matching,
     sql_name,
@@ -282,15 +283,16 @@ def _target(
         )
     if len(found) == 1:
         check_computed(found[0], resource, place)
-        if not found[0].type.is_atomic:
+        column = as_target(found[0])
+        if not column.type.is_atomic:
             raise InvalidStatement(
                 "columns of this type cannot be set",
                 resource=resource,
                 field=place,
-                found=f"{found[0].name}: {found[0].type}",
+                found=f"{column.name}: {column.type}",
                 expected="a column of a simple type",
             )
-        return found[0]
+        return column
     if found:
         raise InvalidStatement(
             "SET names an ambiguous column, since names are not case-sensitive",
@@ -319,7 +321,6 @@ def _is_field(name: str, schema: Schema) -> bool:
 _COMPUTED = {
     "delta.generationExpression": "generated columns cannot be set",
     "delta.identity.start": "identity columns cannot be set",
-    "__CHAR_VARCHAR_TYPE_STRING": "columns with a maximal length cannot be set",
 }
 
 

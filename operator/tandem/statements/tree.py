@@ -14,9 +14,10 @@ same tree again (`parse(to_spark_sql(tree)) == tree`).
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
+from typing import Any
 
 from tandem.statements.types import SqlType, sql_name
 
@@ -180,6 +181,18 @@ def walk(root: Expr) -> Iterator[Expr]:
         node = pending.pop()
         yield node
         pending.extend(reversed(node.children()))
+
+
+def mapped(root: Expr, change: Callable[[Expr], Expr]) -> Expr:
+    """The tree with each node changed, after those below it."""
+
+    def of(part: Any) -> Any:
+        if isinstance(part, Expr):
+            return mapped(part, change)
+        return tuple(map(of, part)) if isinstance(part, tuple) else part
+
+    inner = {f.name: of(getattr(root, f.name)) for f in fields(root) if f.name != "type"}
+    return change(replace(root, **inner))
 
 
 def depth(root: Expr) -> int:

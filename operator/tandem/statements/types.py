@@ -11,7 +11,7 @@ import difflib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from tandem.errors import InvalidStatement
@@ -239,9 +239,15 @@ def _type(raw: Any) -> SqlType:
     return SqlType("other", detail=str(raw["type"]).upper())
 
 
+def as_target(column: SchemaColumn) -> SchemaColumn:
+    """A column as values are stored in it: a CHAR as a string."""
+    note = str(column.metadata.get("__CHAR_VARCHAR_TYPE_STRING", ""))
+    return replace(column, type=STRING) if note.startswith("char") else column
+
+
 def _char_type(item: Mapping[str, Any]) -> SqlType | None:
     # Spark pads char(n) on comparison and checks lengths on write, by the metadata of a plain
-    # string column. Neither happens when the files are read directly, so such a column would
-    # silently have another meaning: char is opaque, varchar can be read.
+    # string column. Padding does not happen when the files are read directly, so such a column
+    # would silently have another meaning: char is opaque, varchar can be read.
     note = str((item.get("metadata") or {}).get("__CHAR_VARCHAR_TYPE_STRING", ""))
     return SqlType("other", detail=note.upper()) if note.startswith("char") else None

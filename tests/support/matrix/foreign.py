@@ -241,14 +241,10 @@ _ELSEWHERE: dict[str, Foreign] = {
     "W8-deltalake-constraint": Foreign(
         _lake("add_constraint", name="small", expression="v < 1000000"),
         same,
-        refuses=_CONSTRAINED,
-        next_refused=frozenset({"update"}),
     ),
     "W8-spark-constraint": Foreign(
         _spark("ALTER TABLE {table} ADD CONSTRAINT small CHECK (v < 1000000)"),
         same,
-        refuses=_CONSTRAINED,
-        next_refused=frozenset({"update"}),
     ),
     "W8-spark-property": Foreign(
         _spark("ALTER TABLE {table} SET TBLPROPERTIES ('delta.checkpointInterval' = '5')"), same

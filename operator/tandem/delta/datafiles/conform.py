@@ -183,28 +183,36 @@ def _map(array: Any, type_: MapType, target: Any, by_id: bool) -> Any:
 
 def forbidden_null(field: Field, array: Any) -> str | None:
     """The path of a column in `array` (of the field's shape) that holds a null although the schema
-    forbids it; None if there is none. Values below a null or empty parent do not count."""
+    forbids it; None if there is none. As in Delta, a field below a null struct is null
+    (`Constraints.NotNull`), unless that struct is in an array or map: there Delta has no rule."""
+    return _forbidden(field, array, inside=False)
+
+
+def _forbidden(field: Field, array: Any, *, inside: bool) -> str | None:
     if not field.nullable and array.null_count:
         return field.name
-    below = _null_below(field.type, array)
+    below = _null_below(field.type, array, inside=inside)
     return None if below is None else f"{field.name}.{below}"
 
 
-def _null_below(type_: DataType, array: Any) -> str | None:
+def _null_below(type_: DataType, array: Any, *, inside: bool) -> str | None:
+    """`inside` an array or map."""
     match type_:
         case StructType():
-            if array.null_count:
+            if inside and array.null_count:
                 array = array.drop_null()
             children = zip(type_.fields, array.flatten(), strict=True)
-            return next((found for f, c in children if (found := forbidden_null(f, c))), None)
+            below = (_forbidden(f, c, inside=inside) for f, c in children)
+            return next(filter(None, below), None)
         case ArrayType():
             element = Field("element", type_.element, type_.contains_null)
-            return forbidden_null(element, array.flatten())
+            return _forbidden(element, array.flatten(), inside=True)
         case MapType():
             entries = array.drop_null() if array.null_count else array
             start, end = entries.offsets[0].as_py(), entries.offsets[-1].as_py()
             values = entries.items.slice(start, end - start)
-            return forbidden_null(Field("value", type_.value, type_.value_contains_null), values)
+            value = Field("value", type_.value, type_.value_contains_null)
+            return _forbidden(value, values, inside=True)
         case _:
             return None
 

@@ -57,6 +57,7 @@ from tandem.reconcile import statement as rule
 from tandem.reconcile.feed import of_statement
 from tandem.spec.status import Plan, RowsAffected
 from tandem.spec.update import TableUpdate
+from tandem.statements.rules import rules_of_metadata
 from tandem.statements.statement import Statement, parse_statement
 from tandem.storage.paths import object_path
 from tandem.timeline.segments import segment_name
@@ -164,7 +165,8 @@ class RowLevelKind(ABC, Generic[S]):
             return Planned(summary, None, NOTHING, nothing_to_do=nothing, prerequisite=prerequisite)
         record = {"statement": run.statement.to_json()}
         job = self.job(run.statement, inputs)
-        if in_place is not None:
+        # Rules are checked on whole rows, which their errors show.
+        if in_place is not None and not rules_of_metadata(snapshot.metadata):
             job = job.model_copy(update={"set_only": True})
         return Planned(
             summary,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tandem.delta import protocol
+from tandem.delta.datafiles.conform import all_nullable
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.schema import StructType, to_delta_json
 from tandem.jobs.formats import JobSpec, JobTable, UpsertJob
@@ -136,13 +137,10 @@ class UpsertKind:
         """How blocks are written for a version of the base table: as its rows, so that a job
         refuses a NULL where it must not be, and in a key. A delete has no more than its key."""
         table = block_format(base, settings)
+        schema = all_nullable(table.schema) if self._input.deletes else table.schema
         fields = (
-            replace(
-                field,
-                nullable=(field.nullable or self._input.deletes)
-                and field.name not in settings.keys,
-            )
-            for field in table.schema
+            replace(field, nullable=field.nullable and field.name not in settings.keys)
+            for field in schema
         )
         return JobTable(
             location=work.table.location,
@@ -183,7 +181,7 @@ class UpsertKind:
         settings = _settings(work, place.base, self._resource.id)
         job, now = _job(work.frozen[1]), self._blocks(work, place.base, settings)
         if (_layout(job.blocks), job.partitions) != (_layout(now), place.base.partition_columns):
-            why = f"the base table's columns changed since its version {job.blocks.version}"
+            why = f"columns or rules of the base table changed since version {job.blocks.version}"
             return Decision(Verdict.REPLAN, why)
         return Decision(Verdict.COMMIT, payload=place)
 
@@ -256,6 +254,7 @@ def _job(spec: JobSpec) -> UpsertJob:
     return spec.job
 
 
-def _layout(table: JobTable) -> tuple[str, tuple[str, ...]]:
+def _layout(table: JobTable) -> tuple[object, ...]:
     """What the files of a block depend on."""
-    return table.schema_string, table.partition_columns
+    rules = protocol.constraints(table.configuration)
+    return table.schema_string, table.partition_columns, rules

@@ -296,10 +296,11 @@ def run_here(control: Control) -> bool:
     names = job_table_format(spec.table).schema.names
     try:
         rows, source = arrow_rows.load(control, spec.table, names)
+        files = RowFiles(control.store, _rows_work(control, job, names), tuple(names))
+        written = files.write_all(in_batches(rows)).sent()
     except NeedsSpark:
         return False
-    files = RowFiles(control.store, _rows_work(control, job, names), tuple(names))
-    control.publish(_written(control, [files.write_all(in_batches(rows)).sent()], source))
+    control.publish(_written(control, [written], source))
     _report(control, 1, "Publishing")
     return True
 

@@ -56,6 +56,7 @@ from tandem.spark.runtime.control import (
 )
 from tandem.spark.runtime.frames import dead_rows, each_in_a_task
 from tandem.spark.runtime.written_facts import FileDescriber, store_facts
+from tandem.statements.local.rules import LocalRules
 from tandem.storage import Store
 from tandem.storage.paths import LOG_FOLDER, object_path
 from tandem.storage.rooted import Subfolder
@@ -233,11 +234,15 @@ class _Upserts:
         self._store, self._spec, self._job = store, spec, job
         self._ids = ids
         self._table = job_table_format(spec.table)
+        self._rules = LocalRules.of(
+            spec.table.schema_string, spec.table.configuration, spec.table.partition_columns
+        )
         self._partitions: dict[tuple[str | None, ...], _Partition] = {}
 
     def add(self, rows: pa.RecordBatch, winners: IntArray) -> None:
         """Write rows, each of one winner. Raises: StatementFailed, StorageError."""
         self._check(rows)
+        self._rules.require_here(rows)  # one may be newer than a record
         names = self._table.data_schema.names
         table = pa.Table.from_batches([rows])
         if self._ids is not None:

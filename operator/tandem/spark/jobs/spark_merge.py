@@ -7,7 +7,7 @@ the source, nor publish.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -21,9 +21,17 @@ from tandem.reconcile.matches import KEPT
 from tandem.spark.jobs.local_merge import MergedRows, changed
 from tandem.spark.jobs.merge_source import with_identity
 from tandem.spark.runtime.control import Control
-from tandem.spark.runtime.frames import Batches, answers, read_rows, table_schema, task_number
+from tandem.spark.runtime.frames import (
+    Batches,
+    answers,
+    read_rows,
+    table_schema,
+    task_number,
+    with_rules,
+)
 from tandem.spark.runtime.listing import ListedSource, check_unique_names
 from tandem.spark.runtime.row_files import (
+    BROKEN,
     HIDDEN,
     INPUT,
     POSITION,
@@ -35,7 +43,12 @@ from tandem.spark.runtime.row_files import (
     unwritten,
 )
 from tandem.spark.sources import readers
-from tandem.spark.sources.casts import assigned, check_columns
+from tandem.spark.sources.casts import (
+    assigned,
+    bounded_text,
+    check_columns,
+    declared_char_types,
+)
 from tandem.spark.sources.options import check_option_names, source_job
 from tandem.spark.sources.readers import SourcePin
 from tandem.statements.merge import SOURCE, TABLE, Clause, MergeStatement, parse_merge
@@ -147,7 +160,7 @@ Held = tuple[readers.SourcePin, ListedSource | None]
 class Sides:
     """The two sides of the join, and the mode. `part`: the table's side is only some of its rows;
     `record`: source rows have an identity, which is recorded. `ids`: the column of row ids, if rows
-    keep theirs. `plain` is the source without the
+    keep theirs. `bounded`: from `declared_char_types`. `plain` is the source without the
     join's columns; `size` the size of its files in bytes, 0 if unknown; `broadcast`: it takes
     little memory."""
 
@@ -160,6 +173,7 @@ class Sides:
     part: bool
     record: bool
     ids: tuple[str, ...]
+    bounded: Mapping[str, DataType]
     broadcast: bool = False
 
 
@@ -202,6 +216,7 @@ def sides_of(
         part=part,
         record=identified is not None,
         ids=ids,
+        bounded=declared_char_types(table.schema_string),
     )
 
 
@@ -261,12 +276,12 @@ def _value(clause: Clause, name: str, sides: Sides) -> Column:
     text = clause.set_sql.get(name)
     if text is None:
         return F.lit(None) if clause.action == "Insert" else F.col(f"{TABLE}.{quote_name(name)}")
-    wanted = sides.schema[name].dataType
+    wanted, value = sides.schema[name].dataType, F.expr(text)
     if clause.every and not isinstance(wanted, AtomicType):
         found = next(f for f in sides.source.schema.fields if f.name.lower() == name.lower())
-        return assigned(F.expr(text), found.dataType, wanted, "the source", name)
+        value = assigned(value, found.dataType, wanted, "the source", name)
     # ANSI store assignment: a value that does not fit its column raises.
-    return F.expr(text)
+    return bounded_text(value, sides.bounded.get(name.lower()), name)
 
 
 def _clause(statement: MergeStatement, record: bool) -> Column:
@@ -365,6 +380,11 @@ class MergeWork(RowsWork):
 
 def write_decided(control: Control, rows: DataFrame, work: MergeWork) -> list[MergedRows]:
     """Write rows of `decided`: what each task has written."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+    written = [n for n, c in enumerate(work.statement.clauses) if c.action != "Delete"]
+    if written:
+        rows = with_rules(rows, work.table, F.col(CLAUSE).isin(written))
     store, names = control.store, tuple(rows.columns)
 
     def write(batches: Batches) -> Iterator[MergedRows]:
@@ -375,7 +395,7 @@ def write_decided(control: Control, rows: DataFrame, work: MergeWork) -> list[Me
 
 def _written(store: Store, work: MergeWork, names: Sequence[str], batches: Batches) -> MergedRows:
     ids = tuple(name for name in SOURCE_IDS if name in names)
-    columns = tuple(name for name in names if name not in (*HIDDEN, *ids, CLAUSE))
+    columns = tuple(name for name in names if name not in (*HIDDEN, *ids, CLAUSE, BROKEN))
     inserted = tuple(name for name in columns if name not in (work.table.row_ids or ()))
     others: list[pa.Table] = []
 

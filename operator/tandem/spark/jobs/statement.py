@@ -270,15 +270,20 @@ def _statement(rows: DataFrame, job: StatementJob, to: JobTable) -> DataFrame:
     """`to`: the table with the columns of new rows."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
+    from tandem.spark.sources.casts import bounded_text, declared_char_types  # imports Spark
+
     found = rows.filter(F.expr(job.where))
     hidden = [F.col(name) for name in HIDDEN]
     if not job.set:
         return found.select(*hidden)
     hidden += [F.col(quote_name(name)) for name in to.column_of_ids]
     chosen = {name.lower(): text for name, text in job.set.items()}
+    bounded = declared_char_types(to.schema_string)
     # ANSI store assignment: a value that does not fit its column raises.
     columns = [
-        F.expr(chosen[f.name.lower()]).cast(f.dataType).alias(f.name)
+        bounded_text(
+            F.expr(chosen[f.name.lower()]).cast(f.dataType), bounded.get(f.name.lower()), f.name
+        ).alias(f.name)
         if f.name.lower() in chosen
         else F.col(quote_name(f.name))
         for f in table_schema(to).fields

@@ -110,6 +110,10 @@ class BlockFiles(RowFiles):
         super().__init__(control, work, tuple(job_table_format(work.table).schema.names), task)
         self._blocks = work
 
+    def _require_rules(self, batch: pa.RecordBatch) -> None:
+        if not self._blocks.deletes:
+            self._rules.require_here(batch)
+
     def write_blocks(self, batches: Iterable[pa.RecordBatch]) -> BlocksWritten:
         """Write all batches, and close the files; an error leaves no incomplete file.
 

@@ -301,6 +301,10 @@ _ADVICE = re.compile(
 """Spark's advice to change a setting that jobs pin, so that statements have one meaning."""
 
 
+TOO_LONG = "a string is too long for its column"
+"""Of a CHAR or VARCHAR."""
+
+
 def translate(error: BaseException) -> TandemError:
     """Translate an error of Spark.
 
@@ -323,7 +327,9 @@ def translate(error: BaseException) -> TandemError:
             plain = re.sub(r"\s+", " ", message.split("== SQL")[0])
             plain = _ADVICE.sub("", plain).strip().rstrip(".")
             if condition == "USER_RAISED_EXCEPTION":  # by an expression of ours, in full
-                return errors.StatementFailed(
+                broken = TOO_LONG in plain.split("(found: ")[0]
+                kind_ = errors.ConstraintViolated if broken else errors.StatementFailed
+                return kind_(
                     plain, remedy="Correct the statement or the source, or leave such rows out"
                 )
             on_a_row = state[:2] in ("22", "23")

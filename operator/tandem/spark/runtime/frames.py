@@ -24,7 +24,7 @@ from tandem.spark.runtime.session import session_conf
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
     from tandem.spark.runtime.row_files import InputSplit, RowsWork, TaskRows
@@ -105,9 +105,32 @@ def read_rows(
     return spark.read.format(NAME).schema(StructType(fields)).options(**options).load()
 
 
+def with_rules(rows: DataFrame, table: JobTable, where: Column | None = None) -> DataFrame:
+    """Rows with the number of the first rule of the table that each breaks (`BROKEN`), if it has
+    rules; `where`: the rows that have new values."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+    from tandem.spark.runtime.row_files import BROKEN
+    from tandem.statements.rules import rules_of
+
+    rules = rules_of(table.schema_string, table.configuration, table.partition_columns)
+    if not rules:
+        return rows
+    broken = F.lit(None).cast("int")
+    for number, rule in reversed([*enumerate(rules)]):
+        # NULL fails, as in Spark.
+        kept = F.coalesce(F.expr(rule.sql), F.lit(False))
+        broken = F.when(~kept, F.lit(number)).otherwise(broken)
+    return rows.withColumn(BROKEN, broken if where is None else F.when(where, broken))
+
+
 def write_rows(control: Control, rows: DataFrame, work: RowsWork) -> list[TaskRows]:
     """Write rows as data files of a table: what each task has written. Hidden columns become
     matches, and determine whose logged partition values a row keeps."""
+    from tandem.spark.runtime.row_files import HIDDEN
+
+    if not set(rows.columns) <= set(HIDDEN):  # as those of a delete are
+        rows = with_rules(rows, work.table)
     store, names = control.store, tuple(rows.columns)
 
     def write(batches: Batches) -> Iterator[TaskRows]:

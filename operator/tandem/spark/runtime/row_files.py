@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Self
+from functools import cached_property
+from typing import Any, ClassVar, Final, NoReturn, Self
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +33,7 @@ from tandem.jobs.formats import InputFile, JobTable, TimeBorders
 from tandem.jobs.results import OutputFile
 from tandem.spark.runtime.control import job_table_format, origin_of, output_file, to_stream
 from tandem.spark.runtime.written_facts import FileDescriber
+from tandem.statements.local.rules import LocalRules, violated, violation
 from tandem.storage import Store
 from tandem.storage.paths import object_path
 from tandem.timeline.file_columns import chunk_starts
@@ -42,6 +44,9 @@ MOST_CHUNKS = 1_000
 INPUT = "__tandem_input"
 POSITION = "__tandem_position"
 HIDDEN = (INPUT, POSITION)
+BROKEN = "__tandem_broken"
+"""The number of the first rule of the table that a row breaks, NULL for none, where Spark has
+evaluated them (`frames.with_rules`)."""
 
 _TEXTS = (PrimitiveType("string"), PrimitiveType("binary"))
 
@@ -273,7 +278,7 @@ class RowFiles:
         self._table = table if {*table.row_ids[:1]} <= {*names} else table.without_row_ids
         columns = self._table.schema.names
         self._columns = tuple(n for n in names if n in columns)
-        self._hidden = [n for n in names if n not in columns]
+        self._hidden = [n for n in names if n not in (*columns, BROKEN)]
         self._matches_schema = matches_with(n for n in self._hidden if n not in HIDDEN)
         self._describe = (
             FileDescriber(control, work.table.table_id) if not self.are_blocks else None
@@ -302,8 +307,28 @@ class RowFiles:
         for partition in self._partitions.values() if error else ():
             partition.writer.abort()
 
+    @cached_property
+    def _rules(self) -> LocalRules:
+        of = self._work.table
+        return LocalRules.of(of.schema_string, of.configuration, of.partition_columns)
+
+    def _require_rules(self, batch: pa.RecordBatch) -> None:
+        """Check the rules of the table. Raises: ConstraintViolated, NeedsSpark."""
+        if BROKEN not in batch.schema.names:
+            self._rules.require(batch)
+            return
+        broken = batch.column(BROKEN)
+        if broken.null_count < len(broken):
+            at = pc.index(broken.is_valid(), True).as_py()
+            raise violation(self._rules.rules[broken[at].as_py()], batch, at)
+
     def take(self, batch: pa.RecordBatch) -> None:
-        """Write a batch; opens files for new partitions."""
+        """Write a batch; opens files for new partitions.
+
+        Raises: ConstraintViolated for a row that breaks a rule of the table; NeedsSpark if only
+            Spark evaluates these rules, and has not; StatementFailed, StorageError.
+        """
+        self._require_rules(batch)
         partitions = self._partitions
         for key, part in self._split(batch):
             for chunk, rows in self._divided(part):
@@ -363,7 +388,7 @@ class RowFiles:
             for name, text in zip(names, key, strict=True):
                 # A new empty text has become null; one from the log is a value.
                 if text is None and not self._table.schema[name].nullable:
-                    _refuse(name)
+                    _refuse(name, batch, int(np.flatnonzero(codes == number)[0]))
             whole = len(keys) == 1
             yield key, batch if whole else batch.take(pa.array(np.flatnonzero(codes == number)))
 
@@ -401,7 +426,10 @@ class RowFiles:
                 if wanted.name in self._columns
                 else pa.nulls(batch.num_rows, pa.int64())  # the version of a row with new values
             )
-            _refuse(forbidden_null(wanted, array))
+            forbidden = forbidden_null(wanted, array)
+            if forbidden is not None:
+                at = next(i for i in range(len(array)) if forbidden_null(wanted, array.slice(i, 1)))
+                _refuse(forbidden, batch, at)
             if wanted.name in self._work.new_columns:
                 require_texts(array, wanted.name)
             # Not Arrow's own cast, which treats the fields below a null struct as values.
@@ -460,12 +488,8 @@ def require_texts(array: Any, column: str) -> None:
         ) from error
 
 
-def _refuse(column: str | None) -> None:
-    if column is not None:
-        raise StatementFailed(
-            "a column that must not be null would become null",
-            field=column,
-            found="NULL",
-            expected="a value in every row",
-            remedy="Guard the expression with coalesce, or leave such rows out",
-        )
+def _refuse(column: str, rows: pa.RecordBatch, at: int) -> NoReturn:
+    error = violated(column, "NOT NULL", rows, at, first=frozenset([column]))
+    error.message = "a column that must not be null would become null"
+    error.remedy = "Guard the expression with coalesce, or leave such rows out"
+    raise error

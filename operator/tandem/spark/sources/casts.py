@@ -23,6 +23,7 @@ from tandem.delta.char_types import declared
 from tandem.delta.protocol import is_reserved_column
 from tandem.errors import InvalidSpec, StatementFailed
 from tandem.remedies import HEADER_AND_SEP
+from tandem.spark.runtime.control import TOO_LONG
 from tandem.spark.sources.text_records import FILE, FOLDER, LINE
 from tandem.statements.coercion import assignment_loss
 from tandem.statements.tree import quote_name
@@ -411,7 +412,7 @@ def bounded_text(
             return value
         size, text = of.length, value.cast("string")
         whole = F.rpad(text, size, " ") if isinstance(of, T.CharType) else text
-        error = _refusal(text, of.simpleString(), at, where, "a string is too long for its column")
+        error = _refusal(text, of.simpleString(), at, where, TOO_LONG)
         return (
             F.when(text.isNull(), F.lit(None).cast("string"))
             .when(F.length(text) <= size, whole)

@@ -8,6 +8,7 @@ evaluated here, too. `compile_…` returns None for everything else, and its res
     expression  expressions; update and delete
     kernels     rows and their columns, operators and functions
     merge       merge
+    rules       the rules of a table, and which row breaks which
 """
 
 from typing import TYPE_CHECKING

@@ -1,0 +1,120 @@
+"""Checks rows against the rules of their table over Arrow, and says which row breaks which."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tandem.delta.partitions import python_values
+from tandem.errors import ConstraintViolated, StatementFailed
+from tandem.statements.local import kernels
+from tandem.statements.local.expression import LocalExpression, compile_expression
+from tandem.statements.local.kernels import NeedsSpark
+from tandem.statements.rules import RowRule, rules_of
+from tandem.text import clean
+
+_SHOWN: Final = 12
+"""Columns of a row in a message."""
+_LONGEST: Final = 80
+"""Characters of a value in a message."""
+_TEXT: Final = 500
+"""Characters of a constraint in a message."""
+
+
+@dataclass(frozen=True)
+class LocalRules:
+    """The rules of a table, each with its condition over Arrow; None if only Spark evaluates it."""
+
+    rules: tuple[RowRule, ...]
+    conditions: tuple[LocalExpression | None, ...]
+
+    @classmethod
+    def of(
+        cls, schema_string: str, configuration: Mapping[str, str], partitions: Sequence[str]
+    ) -> LocalRules:
+        """Raises: InvalidStatement."""
+        rules = rules_of(schema_string, configuration, partitions)
+        return cls(rules, tuple(compile_expression(rule.condition) for rule in rules))
+
+    @property
+    def left_to_spark(self) -> tuple[RowRule, ...]:
+        """The rules that only Spark evaluates."""
+        pairs = zip(self.rules, self.conditions, strict=True)
+        return tuple(rule for rule, condition in pairs if condition is None)
+
+    def require_here(self, rows: pa.RecordBatch | pa.Table) -> None:
+        """As `require`, where Spark is no way out. Raises: ConstraintViolated; StatementFailed."""
+        try:
+            self.require(rows)
+        except NeedsSpark as error:
+            raise StatementFailed(
+                "a rule of the table cannot be evaluated on a row",
+                field=", ".join(rule.name for rule in self.rules),
+                found=str(error),
+                expected="true or false: an overflow, for one, has neither",
+                remedy="Correct the source, or leave such rows out",
+            ) from error
+
+    def require(self, rows: pa.RecordBatch | pa.Table) -> None:
+        """Check rows that have at least the columns of the rules.
+
+        Raises: ConstraintViolated for the first row that breaks the first rule that is broken;
+            NeedsSpark if only Spark evaluates a rule, or one of these rows.
+        """
+        if not self.rules or not rows.num_rows:
+            return
+        table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
+        for rule, condition in zip(self.rules, self.conditions, strict=True):
+            if condition is None:
+                raise NeedsSpark(f"{rule.name}: an expression that only Spark evaluates")
+            # NULL fails, as in Spark.
+            kept = kernels.is_true(condition.evaluate(table))
+            at = pc.index(kept, False).as_py()
+            if at >= 0:
+                raise violation(rule, table, at)
+
+
+def violation(rule: RowRule, rows: pa.RecordBatch | pa.Table, at: int) -> ConstraintViolated:
+    """The error of a row of some that breaks a rule."""
+    return violated(rule.name, rule.text, rows, at, first=rule.columns)
+
+
+def violated(
+    name: str,
+    text: str,
+    rows: pa.RecordBatch | pa.Table,
+    at: int,
+    *,
+    first: frozenset[str],
+    resource: str = "",
+) -> ConstraintViolated:
+    """As `violation`; `first` are the columns that the message shows first."""
+    return ConstraintViolated(
+        "a row with new values breaks a rule of the table",
+        resource=resource,
+        field=name,
+        found=row_text(rows, at, first),
+        expected=clean(text, _TEXT),
+        remedy="Change the statement or the source, or leave such rows out",
+    )
+
+
+def row_text(rows: pa.RecordBatch | pa.Table, at: int, first: frozenset[str]) -> str:
+    """A row for a message, on one line: the values of its first columns, each of bounded length."""
+    names = [name for name in rows.schema.names if not name.startswith("__tandem_")]
+    shown = sorted(names, key=lambda name: name not in first)[:_SHOWN]
+    values = {name: python_values(_one(rows.column(name), at))[0] for name in shown}
+    return ", ".join(f"{n} = {'NULL' if v is None else _value(v)}" for n, v in values.items())
+
+
+def _one(column: Any, at: int) -> pa.Array:
+    found = column.slice(at, 1)
+    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+
+
+def _value(value: Any) -> str:
+    return clean(repr(value) if isinstance(value, str | bytes) else str(value), _LONGEST)
