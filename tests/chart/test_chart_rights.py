@@ -69,7 +69,8 @@ def test_the_operator_changes_no_secret_but_those_of_jobs(cluster: Cluster) -> N
     for each in of_kind(objects, "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"):
         cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump(each))
     url = f"/api/v1/namespaces/{cluster.namespace('policy')}/secrets"
-    owner = {"apiVersion": "sparkoperator.k8s.io/v1beta2", "kind": "SparkApplication", "uid": "1"}
+    # Of a group that is not there: else what belongs to an application that is not is deleted.
+    owner = {"apiVersion": "example.dev/v1", "kind": "SparkApplication", "uid": "1"}
     for name, whose in (("job", "job"), ("of-another", "job"), ("plain", "")):
         owners = [{**owner, "name": whose}] if whose else []
         metadata = {"name": name, "ownerReferences": owners}

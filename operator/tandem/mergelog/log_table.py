@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
 import pyarrow as pa
@@ -54,11 +54,13 @@ from tandem.mergelog.versions import (
     require_own,
     txns_of,
 )
-from tandem.statements.local.rules import LocalRules
 from tandem.storage.paths import LOG_FOLDER
 from tandem.storage.rooted import Subfolder
 from tandem.storage.store import Store
 from tandem.text import clean
+
+if TYPE_CHECKING:
+    from tandem.statements.local.rules import LocalRules
 
 CHECKPOINT_INTERVAL = 50
 """Versions of a log between checkpoints. A writer writes them, and an append takes milliseconds."""
@@ -351,6 +353,8 @@ def check_base(base: Snapshot) -> None:
 
 def rules_of_base(base: Snapshot) -> LocalRules:
     """The rules that records of the log must not break. Raises: InvalidStatement."""
+    from tandem.statements.local.rules import LocalRules  # a parser: compactions need none
+
     metadata = base.metadata
     return LocalRules.of(metadata.schema_string, metadata.configuration, base.partition_columns)
 

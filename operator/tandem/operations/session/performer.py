@@ -72,7 +72,6 @@ from tandem.operations.session import carry_out, commit_actions, job_control, re
 from tandem.operations.session.committer import Committer
 from tandem.operations.session.options import Interceptor, PerformerOptions, passthrough
 from tandem.spec.common import Operation
-from tandem.statements.rules import rules_of_metadata
 from tandem.storage.store import side_by_side
 from tandem.text import counted
 
@@ -250,6 +249,8 @@ class Performer:
         self._table.log.commit_log.require(self._maintenance)
         row_tracking.check(snapshot, resource=self.work.identity.display)
         if self._kind.protocol_kind in protocol.NEW_VALUES:
+            from tandem.statements.rules import rules_of_metadata  # a parser: compactions need none
+
             # A rule that no job can check is refused before there is one.
             rules_of_metadata(snapshot.metadata, resource=self.work.identity.display)
         snapshot.require_unique_paths()
