@@ -110,6 +110,16 @@ def test_rows_that_move_to_another_partition(tmp_path: Path) -> None:
         assert counts(moved) == {BEFORE: 3, AFTER: 3}
 
 
+def test_change_files_are_in_no_folders_of_partition_values(tmp_path: Path) -> None:
+    """`deltalake` 1.6.6 does not decode their paths."""
+    schema = model.SCHEMA.append(pa.field("p", pa.string()))
+    lake = quick_lake.make(tmp_path, 0, schema=schema, properties=FEED, partition_by=["p"])
+    lake.append(model.table(model.rows(range(2))).append_column("p", pa.array(["ü:% c/d", None])))
+    lake.first_version = lake.version
+    lake.do(lake.update("id >= 0", v="v + 1"))
+    assert [counts(found)[AFTER] for found in assert_feed(lake)] == [2]
+
+
 def test_rows_with_ids_keep_them_and_change_files_have_none(tmp_path: Path) -> None:
     lake = quick_lake.make(tmp_path, 2, properties=FEED)
     track(lake)
