@@ -182,7 +182,7 @@ def test_constraints_that_are_refused_by_name(text: str) -> None:
     fields = [{"name": "v", "type": "long", "metadata": {}}, char]
     schema = json.dumps({"type": "struct", "fields": fields})
     with pytest.raises(InvalidStatement) as caught:
-        rules_of(schema, {"delta.Constraints.c": text}, ())
+        rules_of(schema, {"delta.Constraints.c\n": text}, ())
     assert caught.value.field == "delta.Constraints.c"
     assert "deletes and compactions are possible" in caught.value.remedy
     assert len(str(caught.value)) < 2_000
