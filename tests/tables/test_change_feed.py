@@ -4,6 +4,7 @@ version is the difference of the versions. Spark's reading is in `test_change_fe
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 from collections.abc import Callable
@@ -24,6 +25,8 @@ from support.lake.plain import Hits, deletes, updates
 from support.lake.timed import TimedLake, day, hours
 from support.lake.tracking import track
 from tandem.delta.change_feed import RESERVED
+from tandem.delta.protocol import OperationKind, refusals
+from tandem.delta.schema import PHYSICAL_NAME
 from tandem.operations.clean import clean
 from tandem.operations.machine.events import Point
 from tandem.operations.session import carry_out
@@ -108,6 +111,16 @@ def test_rows_that_move_to_another_partition(tmp_path: Path) -> None:
         lake.do(lake.delete("id IN (3, 13)"))
         [moved, _] = assert_feed(lake)
         assert counts(moved) == {BEFORE: 3, AFTER: 3}
+
+
+def test_change_files_are_in_no_folders_of_partition_values(tmp_path: Path) -> None:
+    """`deltalake` 1.6.6 does not decode their paths."""
+    schema = model.SCHEMA.append(pa.field("p", pa.string()))
+    lake = quick_lake.make(tmp_path, 0, schema=schema, properties=FEED, partition_by=["p"])
+    lake.append(model.table(model.rows(range(2))).append_column("p", pa.array(["ü:% c/d", None])))
+    lake.first_version = lake.version
+    lake.do(lake.update("id >= 0", v="v + 1"))
+    assert [counts(found)[AFTER] for found in assert_feed(lake)] == [2]
 
 
 def test_rows_with_ids_keep_them_and_change_files_have_none(tmp_path: Path) -> None:
@@ -278,6 +291,22 @@ def test_a_column_of_the_feed_is_refused_by_name(tmp_path: Path, name: str) -> N
     done = lake.run(lake.delete("id = 3"))
     assert (done.phase, reason(done)) == (Phase.FAILED, "UnsupportedFeature")
     assert name in str(done.conditions)
+
+
+def test_a_physical_name_of_change_files_is_refused(tmp_path: Path) -> None:
+    lake = quick_lake.make(tmp_path, 0, properties=FEED)
+    snapshot = lake.log.snapshot()
+    field = {
+        "name": "v",
+        "type": "long",
+        "nullable": True,
+        "metadata": {PHYSICAL_NAME: "_Change_type"},
+    }
+    metadata = dataclasses.replace(
+        snapshot.metadata, schema_string=json.dumps({"type": "struct", "fields": [field]})
+    )
+    found = dict(refusals(snapshot.protocol, metadata, OperationKind.UPDATE))
+    assert found == {"column v": "its physical name is that of a column of change files"}
 
 
 def test_change_files_go_with_the_version_that_names_them(lake: QuickLake) -> None:

@@ -362,6 +362,8 @@ def _feed_clashes(schema: StructType) -> Iterator[tuple[str, str]]:
     for field in schema:
         if field.name.lower() in change_feed.RESERVED:
             yield f"column {field.name}", "a change data feed has a column of this name; rename it"
+        elif field.physical_name.lower() == change_feed.CHANGE_TYPE.name:
+            yield f"column {field.name}", "its physical name is that of a column of change files"
 
 
 def check_vectors(protocol: Protocol, metadata: Metadata, *, resource: str = "") -> None:

@@ -22,8 +22,11 @@ from tandem.statements.functions import FUNCTIONS
 from tandem.statements.statement import parse_where, referenced
 from tandem.statements.tree import Expr, to_spark_sql
 from tandem.statements.types import BINARY, STRING, Schema
+from tandem.text import clean
 
 INVARIANT = "delta.invariants"
+_NAME = 500
+"""Characters of a name in a message."""
 
 _OURS = (
     "Drop it, or write it in the language of statements (docs/statements.md). Until then the "
@@ -36,7 +39,7 @@ class RowRule:
     """A condition that must be true for each row.
 
     Attributes:
-        name: the property, or the column, that has it.
+        name: the property, or the column, that has it, for messages.
         text: as the table has it.
     """
 
@@ -57,14 +60,14 @@ class RowRule:
 
 def texts_of(schema_string: str, configuration: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """(name, text) of each rule. Raises: InvalidStatement for an invariant that is none."""
-    yield from constraints(configuration).items()
+    yield from ((clean(name, _NAME), text) for name, text in constraints(configuration).items())
     if INVARIANT not in schema_string:
         return
     for field in fields_of(parse(schema_string)):
         found = field.metadata.get(INVARIANT)
         if found is None:
             continue
-        name = f"{INVARIANT} of {field.name}"
+        name = clean(f"{INVARIANT} of {field.name}", _NAME)
         try:
             text = json.loads(found)["expression"]["expression"]
         except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -78,7 +81,7 @@ def _unreadable(name: str, found: object) -> InvalidStatement:
     return InvalidStatement(
         "the invariant of a column cannot be read",
         field=name,
-        found=str(found)[:200],
+        found=clean(str(found), 200),
         expected='{"expression": {"expression": "a condition"}}',
         remedy=_OURS,
     )

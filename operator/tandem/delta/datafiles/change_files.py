@@ -44,7 +44,10 @@ def write_change_file(
     names = table.data_schema.names
     with (
         DataFileReader(store, path, table, columns=names, dictionaries=True) as reader,
-        ParquetDataWriter(store, prefix, to, partition_values=partition_values) as writer,
+        # In no folders of these: `deltalake` does not decode the paths of change files.
+        ParquetDataWriter(
+            store, prefix, to, partition_values=partition_values, partition_folders=False
+        ) as writer,
     ):
         start = written = 0
         for number, of_group in enumerate(reader.row_groups):

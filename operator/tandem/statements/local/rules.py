@@ -96,7 +96,7 @@ def violated(
     return ConstraintViolated(
         "a row with new values breaks a rule of the table",
         resource=resource,
-        field=name,
+        field=clean(name, _TEXT),
         found=row_text(rows, at, first),
         expected=clean(text, _TEXT),
         remedy="Change the statement or the source, or leave such rows out",
@@ -108,7 +108,9 @@ def row_text(rows: pa.RecordBatch | pa.Table, at: int, first: frozenset[str]) ->
     names = [name for name in rows.schema.names if not name.startswith("__tandem_")]
     shown = sorted(names, key=lambda name: name not in first)[:_SHOWN]
     values = {name: python_values(_one(rows.column(name), at))[0] for name in shown}
-    return ", ".join(f"{n} = {'NULL' if v is None else _value(v)}" for n, v in values.items())
+    return ", ".join(
+        f"{clean(n, _LONGEST)} = {'NULL' if v is None else _value(v)}" for n, v in values.items()
+    )
 
 
 def _one(column: Any, at: int) -> pa.Array:
