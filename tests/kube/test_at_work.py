@@ -12,7 +12,8 @@ from tandem.kube.runtime.threads import AtWork
 
 def test_what_a_process_worked_on_is_known_when_it_was_killed() -> None:
     ours, theirs = socket.socketpair()
-    process = get_context("forkserver").Process(target=works, args=(theirs,))
+    # Not of a fork server: it would be that of later tests, too, whose children need the template.
+    process = get_context("spawn").Process(target=works, args=(theirs,))
     process.start()
     theirs.close()
     at_work = AtWork.shared(ours)
