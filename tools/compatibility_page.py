@@ -111,11 +111,13 @@ TRACKED = """
 
 {cells} cells begin with a table on which Spark + Delta has enabled row tracking. `deltalake` 1.6
 refuses to commit to such tables, so Spark does what `deltalake` does elsewhere; `deltalake` reads,
-checkpoints and vacuums them. Before and after each commit, `_metadata.row_id` and
-`_metadata.row_commit_version` of each row are read by Spark: rows that are as they were keep both,
+checkpoints and vacuums them. Before and after each commit, the id and the commit version of each
+row are read from the files, as the protocol defines them: rows that are as they were keep both,
 also where the other writer moves them; changed rows keep their id, and have the version of the
 commit; new rows have ids above the high-water mark that was. Ids are unique, and the mark never
-falls. Operations that tables with row tracking [refuse](features.md) have no cells: {without}.
+falls. Once both have committed, `_metadata.row_id` and `_metadata.row_commit_version` by Spark must
+be these. A dash: not played. Operations that tables with row tracking [refuse](features.md) have
+no cells: {without}.
 
 """
 

@@ -215,7 +215,7 @@ def test_a_mapped_and_partitioned_table(
         assert reason(status) == "StatementFailed", name
         message = status.conditions[0].message
         assert name in message
-        assert ("k 1: a key is NULL (found: NULL in the row p = a/b, s = " in message) is (
+        assert ("k 1: a key is NULL (found: NULL in the row p = 'a/b', s = " in message) is (
             name == "k 1"
         )
 

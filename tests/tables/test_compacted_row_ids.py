@@ -19,7 +19,7 @@ from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
 from support.lake.lake import DELETION_VECTORS, Lake, Lakes, reconciled
 from support.lake.rows import rows
-from support.lake.tracking import in_files
+from support.lake.tracking import NAMES, in_files
 from tables.test_row_tracking import alter, check_log, ids, insert
 from tandem.delta.actions import DomainMetadata
 from tandem.delta.log.codec import encode_action
@@ -27,7 +27,6 @@ from tandem.delta.log.snapshot import remove_of
 from tandem.delta.protocol import writer_features
 from tandem.operations.machine.events import Point
 
-COLUMNS = ("Id", "CommitVersion")
 KINDS: Mapping[str, Mapping[str, object]] = {
     "copied": {"minRowGroupRows": 0},
     "some copied": {"minRowGroupRows": 5},
@@ -169,7 +168,6 @@ def quick(folder: Path, *, vectors: bool) -> QuickLake:
     """A table that tracks rows, with three files; nothing of it is Spark's."""
     lake = quick_lake.make(folder, 0, properties=DELETION_VECTORS if vectors else {})
     snapshot = lake.log.snapshot()
-    columns = {f"delta.rowTracking.materializedRow{n}ColumnName": f"_{n}" for n in COLUMNS}
     features = frozenset({"rowTracking", "domainMetadata"})
     protocol = dataclasses.replace(
         snapshot.protocol, min_writer=7,
@@ -177,7 +175,7 @@ def quick(folder: Path, *, vectors: bool) -> QuickLake:
     )  # fmt: skip
     metadata = dataclasses.replace(
         snapshot.metadata,
-        configuration={**snapshot.configuration, "delta.enableRowTracking": "true", **columns},
+        configuration={**snapshot.configuration, "delta.enableRowTracking": "true", **NAMES},
     )
     lake.log_raw(encode_action(protocol), encode_action(metadata))
     for number in range(3):
@@ -223,8 +221,8 @@ def test_deleted_rows_are_edited_out_of_an_output(tmp_path: Path) -> None:
     add = lake.first_add
     table = pq.read_table(lake.path / add.path).slice(1)
     keys = table["id"].to_pylist()
-    for at, name in enumerate(COLUMNS):
-        table = table.append_column(f"_{name}", pa.array([before[key][at] for key in keys]))
+    for at, name in enumerate(NAMES.values()):
+        table = table.append_column(name, pa.array([before[key][at] for key in keys]))
     pq.write_table(table, lake.path / "again.parquet")
     new = dataclasses.replace(
         add, logged_path="again.parquet", size=(lake.path / "again.parquet").stat().st_size,

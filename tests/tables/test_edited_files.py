@@ -90,7 +90,7 @@ FILES = {
     "plain": Foreign({"row_group_size": 300}),
     "INT96": Foreign({"row_group_size": 300, "use_deprecated_int96_timestamps": True}, tuple(FLAT)),
     "nested": Foreign({"row_group_size": 500}, ("id", "k", "v", "nested", "list")),
-    "many row groups": Foreign({"row_group_size": 1}, ("id", "k", "v"), few(3_000, 24_000)),
+    "many row groups": Foreign({"row_group_size": 1}, ("id", "k", "v"), few(3_750, 30_000)),
     "bloom filters": Foreign(
         {"row_group_size": 400, "bloom_filter_options": {"s": True, "id": True}}, tuple(FLAT)
     ),

@@ -56,7 +56,7 @@ OF_LOG = frozenset({OperationKind.LOG_COMPACTION, OperationKind.LOG_APPEND})
 _ALL = _WRITES | _READ | OF_LOG
 _NOTHING: frozenset[OperationKind] = frozenset()
 
-CONSTRAINT = "delta.constraints."
+_CONSTRAINT = "delta.constraints."
 """The prefix, in any case, of the properties that are CHECK constraints, by name."""
 
 InUse = Callable[[Metadata, StructType], bool]
@@ -104,7 +104,7 @@ def _type(*names: str) -> InUse:
 
 def constraints(configuration: Mapping[str, str]) -> dict[str, str]:
     """The text of each CHECK constraint by its property, in order. Spark finds them in any case."""
-    return {k: v for k, v in sorted(configuration.items()) if k.lower().startswith(CONSTRAINT)}
+    return {k: v for k, v in sorted(configuration.items()) if k.lower().startswith(_CONSTRAINT)}
 
 
 def _constrained(metadata: Metadata, _: StructType) -> bool:

@@ -593,22 +593,19 @@ class EditRound(Format):
     `values` are the files that hold new values, and `new` says where: an Arrow IPC file with
     `edit: int32` (index into the request's inputs), `values: int32` (into `values`),
     `position: int64` in the input, and `row: int64` of the other file. `changes`: for each input,
-    what its file of the change data feed says of the rows, None for an edit; () for edits alone. It
-    is not written down then: earlier drivers know no such field.
+    what its file of the change data feed says of the rows, None for an edit; None for edits alone.
+    It is not written down then: earlier drivers know no such field.
     """
 
     columns: tuple[tuple[str, ...] | None, ...]
     parts: tuple[tuple[int, int] | None, ...]
     values: tuple[InputFile, ...] = ()
     new: SideFileRef | None = None
-    changes: tuple[str | None, ...] = ()
+    changes: tuple[str | None, ...] | None = None
 
     @model_serializer(mode="wrap")
     def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        content: dict[str, Any] = written(self)
-        if not self.changes:
-            del content["changes"]
-        return content
+        return _without_unset(written(self), "changes")
 
 
 class RoundRequest(Format):

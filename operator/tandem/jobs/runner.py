@@ -96,6 +96,11 @@ class JobRequest:
         """Whether it ends before the optimizing compiler pays off."""
         return self.size_known and self.input_bytes < SHORT_JOB_BYTES
 
+    @property
+    def vended(self) -> Vended:
+        """Its credentials, as a catalog gave them."""
+        return Vended(dict(self.environ), self.expires_ms)
+
     def arguments(self) -> list[str]:
         """What the application is called with. Nothing secret."""
         if self.request:

@@ -344,8 +344,6 @@ EXAMPLES: Final = 3
 """How many of the keys are shown."""
 _LONGEST: Final = 80
 """Characters of a value that are shown."""
-_COLUMNS: Final = 5
-"""Columns of a row that are shown."""
 
 
 class Greatest(NamedTuple):
@@ -391,16 +389,6 @@ def require_decided(records: Records, settings: LogSettings, location: str) -> N
         if settings.ordered
         else "one row of each key, since rows have no order here",
         remedy="Keep one row of each key and retry; nothing was committed",
-    )
-
-
-def row_text(row: pa.RecordBatch) -> str:
-    """The values of the first columns of one row, for a message."""
-    names = row.column_names[:_COLUMNS]
-    values = [python_values(row.column(name))[0] for name in names]
-    return ", ".join(
-        f"{name} = {'NULL' if value is None else str(value)[:_LONGEST]}"
-        for name, value in zip(names, values, strict=True)
     )
 
 

@@ -1,4 +1,4 @@
-"""What becomes of row ids and commit versions in a cell of the W matrix, by Spark + Delta.
+"""What becomes of row ids and commit versions in a cell of the W matrix.
 
 Rows are looked at before and after each commit, or few commits of one writer. By R-11, rows that
 are as they were keep both; rows with other values keep their id, and have the version of the

@@ -208,12 +208,11 @@ class ApplicationRunner:
                 kind is not installed).
             ClusterUnavailable: no answer; try again.
         """
-        vended = Vended(dict(request.environ), request.expires_ms)
-        _require_vended(vended, request.name)
+        _require_vended(request.vended, request.name)
         self._call(self._create(self._builder.build(request, self._placement)))
         if request.environ:
             # It belongs to the application. Pods wait for what they mount.
-            self.renew(request.name, vended)
+            self.renew(request.name, request.vended)
 
     def renew(self, name: str, vended: Vended) -> None:
         """Raises: InvalidSpec, as `start`; ClusterUnavailable."""

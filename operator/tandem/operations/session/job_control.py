@@ -216,7 +216,7 @@ def read_result(work: Work, jobs: Jobs, attempt: int, round_: int) -> None:
         )
     request = work.requests.get(round_)
     edits = None if request is None else request.edits
-    changes = () if edits is None else edits.changes
+    changes = (None if edits is None else edits.changes) or ()
     for number, output in enumerate(result.outputs):
         is_change = number < len(changes) and changes[number] is not None
         of = attempt_files.change_files if is_change else attempt_files.data
@@ -325,7 +325,7 @@ class FileJobs:
 
     def start(self, key: JobKey, request: JobRequest, spec: JobSpec) -> None:  # noqa: ARG002
         self._runner.start(request)
-        self._given[key.name] = Vended(dict(request.environ), request.expires_ms)
+        self._given[key.name] = request.vended
 
     def knows(self, key: JobKey) -> bool:
         return self._runner.status(key.name).phase is not JobPhase.UNKNOWN

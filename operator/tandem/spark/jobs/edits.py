@@ -264,7 +264,7 @@ def encoded_round(wanted: Sequence[WantedEdit]) -> tuple[tuple[InputFile, ...], 
         columns=tuple(None if e.columns is None else tuple(sorted(e.columns)) for e in wanted),
         parts=tuple(each.part for each in wanted),
         values=tuple(values),
-        changes=tuple(e.change for e in wanted) if any(e.change for e in wanted) else (),
+        changes=tuple(e.change for e in wanted) if any(e.change for e in wanted) else None,
     )
     return inputs, to_file(pa.concat_tables(tables)) if tables else b"", round_
 

@@ -28,7 +28,7 @@ from tandem.delta.protocol import is_reserved_column
 from tandem.errors import DuplicateKeys, InvalidSpec, StatementFailed
 from tandem.jobs.formats import UpsertJob
 from tandem.jobs.results import JobProgress, JobResult, OutputFile
-from tandem.mergelog.by_key import Repeated, UniqueRows, row_text
+from tandem.mergelog.by_key import Repeated, UniqueRows
 from tandem.mergelog.log_table import DELETED, INSTANT, LogSettings
 from tandem.spark.jobs.sort_codes import codes_of, in_order, one_array
 from tandem.spark.runtime.control import Control, job_table_format, output_file
@@ -45,6 +45,7 @@ from tandem.spark.sources import arrow_rows, readers
 from tandem.spark.sources.arrow_rows import in_batches
 from tandem.spark.sources.options import checked
 from tandem.statements.local import NeedsSpark
+from tandem.statements.local.rules import row_text
 from tandem.statements.tree import quote_name
 from tandem.storage import Store
 
@@ -140,12 +141,13 @@ class BlockFiles(RowFiles):
         for name in self._blocks.keys:
             keys = rows.column(name)
             if keys.null_count:
-                row = rows.slice(pc.index(keys.is_null(), True).as_py(), 1).drop_columns([name])
+                at = pc.index(keys.is_null(), True).as_py()
+                row = row_text(rows.drop_columns([name]), at)
                 raise StatementFailed(
                     "a key is NULL",
                     resource=self._blocks.field,
                     field=name,
-                    found=f"NULL in the row {row_text(row) or 'without other columns'}",
+                    found=f"NULL in the row {row or 'without other columns'}",
                     expected="a value in every row",
                     remedy="Leave rows without a key out of the source, or give them one: a log "
                     "finds rows by their keys",

@@ -33,7 +33,7 @@ from tandem.jobs.formats import InputFile, JobTable, TimeBorders
 from tandem.jobs.results import OutputFile
 from tandem.spark.runtime.control import job_table_format, origin_of, output_file, to_stream
 from tandem.spark.runtime.written_facts import FileDescriber
-from tandem.statements.local.rules import LocalRules, violated, violation
+from tandem.statements.local.rules import LocalRules, violation
 from tandem.storage import Store
 from tandem.storage.paths import object_path
 from tandem.timeline.file_columns import chunk_starts
@@ -320,7 +320,8 @@ class RowFiles:
         broken = batch.column(BROKEN)
         if broken.null_count < len(broken):
             at = pc.index(broken.is_valid(), True).as_py()
-            raise violation(self._rules.rules[broken[at].as_py()], batch, at)
+            rule = self._rules.rules[broken[at].as_py()]
+            raise violation(rule.name, rule.text, batch, at, rule.columns)
 
     def take(self, batch: pa.RecordBatch) -> None:
         """Write a batch; opens files for new partitions.
@@ -489,7 +490,7 @@ def require_texts(array: Any, column: str) -> None:
 
 
 def _refuse(column: str, rows: pa.RecordBatch, at: int) -> NoReturn:
-    error = violated(column, "NOT NULL", rows, at, first=frozenset([column]))
+    error = violation(column, "NOT NULL", rows, at, frozenset([column]))
     error.message = "a column that must not be null would become null"
     error.remedy = "Guard the expression with coalesce, or leave such rows out"
     raise error

@@ -75,27 +75,15 @@ class LocalRules:
             kept = kernels.is_true(condition.evaluate(table))
             at = pc.index(kept, False).as_py()
             if at >= 0:
-                raise violation(rule, table, at)
+                raise violation(rule.name, rule.text, table, at, rule.columns)
 
 
-def violation(rule: RowRule, rows: pa.RecordBatch | pa.Table, at: int) -> ConstraintViolated:
-    """The error of a row of some that breaks a rule."""
-    return violated(rule.name, rule.text, rows, at, first=rule.columns)
-
-
-def violated(
-    name: str,
-    text: str,
-    rows: pa.RecordBatch | pa.Table,
-    at: int,
-    *,
-    first: frozenset[str],
-    resource: str = "",
+def violation(
+    name: str, text: str, rows: pa.RecordBatch | pa.Table, at: int, first: frozenset[str]
 ) -> ConstraintViolated:
-    """As `violation`; `first` are the columns that the message shows first."""
+    """The error of a row of some that breaks a rule; `first` are the columns shown first."""
     return ConstraintViolated(
         "a row with new values breaks a rule of the table",
-        resource=resource,
         field=clean(name, _TEXT),
         found=row_text(rows, at, first),
         expected=clean(text, _TEXT),
@@ -103,7 +91,7 @@ def violated(
     )
 
 
-def row_text(rows: pa.RecordBatch | pa.Table, at: int, first: frozenset[str]) -> str:
+def row_text(rows: pa.RecordBatch | pa.Table, at: int, first: frozenset[str] = frozenset()) -> str:
     """A row for a message, on one line: the values of its first columns, each of bounded length."""
     names = [name for name in rows.schema.names if not name.startswith("__tandem_")]
     shown = sorted(names, key=lambda name: name not in first)[:_SHOWN]
