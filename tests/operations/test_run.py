@@ -124,16 +124,24 @@ def test_dependencies_come_first_and_outcomes_keep_the_order_given(bench: Bench)
 
 
 @pytest.mark.parametrize("value", ["true", "TRUE"])
-def test_a_new_table_whose_properties_enable_deletion_vectors_has_their_feature(
-    bench: Bench, value: str
+@pytest.mark.parametrize(
+    ("key", "feature"),
+    [
+        ("delta.enableDeletionVectors", "deletionVectors"),
+        ("delta.enableChangeDataFeed", "changeDataFeed"),
+    ],
+)
+def test_a_new_table_has_the_features_that_its_properties_enable(
+    bench: Bench, key: str, feature: str, value: str
 ) -> None:
     """Spark refuses a table with the property and without the feature."""
     columns = [{"name": "rid", "type": "long"}]
-    create = {"schema": columns, "properties": {"delta.enableDeletionVectors": value}}
+    create = {"schema": columns, "properties": {key: value}}
     (made,) = run([lake(create=create, enableDeletionVectors=False)], bench.options())
     assert made.status.phase is Phase.SUCCEEDED
-    assert "deletionVectors" in bench.log.snapshot().protocol.writer_features
-    assert "deletionVectors" in bench.log.snapshot().protocol.reader_features
+    made_protocol = bench.log.snapshot().protocol
+    assert feature in made_protocol.writer_features
+    assert (feature in made_protocol.reader_features) == (feature == "deletionVectors")
 
 
 def test_a_second_run_reports_the_first_and_again_makes_another(bench: Bench) -> None:

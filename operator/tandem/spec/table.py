@@ -135,6 +135,7 @@ _PROPERTIES = {
     "delta.appendOnly": _WHETHER,
     "delta.checkpoint.writeStatsAsJson": _WHETHER,
     "delta.checkpoint.writeStatsAsStruct": _WHETHER,
+    "delta.enableChangeDataFeed": _WHETHER,
     "delta.enableDeletionVectors": _WHETHER,
     "delta.enableExpiredLogCleanup": _WHETHER,
 }
@@ -143,7 +144,6 @@ _NEEDS_FEATURE = {
     **{
         f"delta.enable{name}": (_WHETHER, "false")
         for name in (
-            "ChangeDataFeed",
             "IcebergCompatV1",
             "IcebergCompatV2",
             "IcebergCompatV3",
