@@ -369,13 +369,15 @@ class TableCompactionSpec(CompactionTemplate, RewritingSpec):
         return self
 
     def canonical(self) -> dict[str, Any]:
-        """With the block of its type filled in, which may be left out."""
+        """With the block of its type filled in, which may be left out, and the default size."""
         blocks: dict[CompactionType, tuple[str, Model]] = {
             CompactionType.MINOR: ("minor", self.minor_options),
             CompactionType.SEMI_MAJOR: ("semiMajor", self.semi_major_options),
             CompactionType.MAJOR: ("major", self.major_options),
         }
         spec = super().canonical()
+        if self.target_file_size is None:  # as before it could be left to the table
+            spec["targetFileSize"] = DEFAULT_TARGET_FILE_SIZE
         if self.type in blocks:
             name, options = blocks[self.type]
             spec[name] = options.model_dump(by_alias=True, exclude_none=True)
