@@ -185,7 +185,8 @@ _TABLE = (
     Feature("domainMetadata", _always, _NOTHING,
             "domains are never touched; our checkpoints keep them"),
     Feature("clustering", _always, _NOTHING,
-            "new files carry statistics and no clusteringProvider, so the owner re-clusters them"),
+            "new files carry statistics; a compaction with layout strategy Clustering clusters as "
+            "Delta's OPTIMIZE does, and other new files are left to either"),
     Feature("typeWidening", _field_key("delta.typeChanges"), _NOTHING,
             "older files are read with the type that the table has now"),
     Feature("typeWidening-preview", _field_key("delta.typeChanges"), _NOTHING,
