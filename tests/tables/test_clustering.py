@@ -108,7 +108,7 @@ def test_files_are_clustered_as_OPTIMIZE_does_it_which_then_rewrites_none(
     assert added > 5
     read = files_read(delta_spark, ours, filters)
     of_delta = files_read(delta_spark, theirs, filters)
-    # Where files end differs: of one case and a few filters, one file more or less is no difference.
+    # Files of both end at different rows: in a few filters, a file more or less is no difference.
     most = 1.1 * sum(of_delta.values())
     assert sum(read.values()) <= most, (read, len(adds), of_delta, added)
     domains = snapshot.domains
