@@ -54,6 +54,8 @@ if digest != expected:
     sys.exit(f"{url} has the SHA-256 {digest}, expected {expected}")
 tarfile.open(fileobj=io.BytesIO(found)).extractall(home / "dat", filter="data")
 for archive in home.rglob("*.tar.zst"):
+    if archive.name.startswith("300k-"):
+        continue  # a log alone, for which deltalake takes 15 GB
     with pa.input_stream(archive, compression="zstd") as stream:
         into = archive.with_name(archive.name.removesuffix(".tar.zst"))
         tarfile.open(fileobj=stream, mode="r|").extractall(into, filter="data")

@@ -2,8 +2,8 @@
 compacted, sorted, updated and deleted from as its features allow.
 
 Spark + Delta judges the rows: what it reads after a step is what it computes from the rows before,
-and what Tandem and `deltalake` read. A table that Spark cannot read, and a step that is refused,
-have their reasons in golden_tables.tsv, beside this file: another answer is a failure.
+and what Tandem and `deltalake` read. A table that one of them cannot read, and a step that is
+refused, have their reasons in golden_tables.tsv, beside this file: another answer is a failure.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from typer.testing import CliRunner
@@ -45,18 +46,15 @@ MANY = 50_000
 
 
 def folder() -> Path:
-    """Where the tables are. Raises: FileNotFoundError."""
+    """Where the tables are."""
     cache = Path(os.environ.get("TANDEM_CACHE") or Path.home() / ".cache" / "tandem")
-    found = Path(os.environ.get("TANDEM_GOLDEN_TABLES") or cache / "golden")
-    if not found.is_dir():
-        raise FileNotFoundError(f"{found}: run tools/fetch-golden-tables.sh")
-    return found
+    return Path(os.environ.get("TANDEM_GOLDEN_TABLES") or cache / "golden")
 
 
 def names() -> list[str]:
-    """Of all tables, by their paths."""
+    """Of all tables, by their paths; that of the folder itself where there are none."""
     root = folder()
-    return sorted(str(log.parent.relative_to(root)) for log in root.rglob("_delta_log"))
+    return sorted(str(log.parent.relative_to(root)) for log in root.rglob("_delta_log")) or ["."]
 
 
 @dataclass(frozen=True)
@@ -72,6 +70,11 @@ class Answers:
     sort: str = ""
     update: str = ""
     delete: str = ""
+
+    @property
+    def well(self) -> bool:
+        """Whether all read it, and every step that was possible was carried out."""
+        return set(asdict(self).values()) <= {self.table, "ok", ""}
 
 
 def recorded() -> dict[str, Answers]:
@@ -130,10 +133,11 @@ class Play:
 
 def counted(rows: DataFrame) -> Counter[str]:
     """By their texts, since NaN is not itself and a binary value no key; many by one hash."""
-    if rows.count() > MANY:
+    found = rows.take(MANY + 1)
+    if len(found) > MANY:
         whole = rows.selectExpr(f"sum(xxhash64({', '.join(map(quoted, rows.columns))}) % 1000003)")
         return Counter({f"{rows.count()} rows: {whole.first()}": 1})
-    return Counter(map(repr, rows.collect()))
+    return Counter(map(repr, found))
 
 
 def attempt(read: Callable[[], DataFrame]) -> tuple[str, Counter[str]]:
@@ -146,6 +150,8 @@ def attempt(read: Callable[[], DataFrame]) -> tuple[str, Counter[str]]:
         return f"ArrowInvalid {str(error).partition(': ')[0]}", Counter()
     except PySparkException as error:
         return str(error.getErrorClass() or type(error).__name__), Counter()
+    except Py4JJavaError as error:  # of a task
+        return str(error.java_exception.getClass().getSimpleName()), Counter()
     except DeltaError as error:
         return type(error).__name__, Counter()
 
@@ -163,9 +169,9 @@ def play(table: Play, name: str) -> Answers:
     def check(step: str, answer: str, expected: Counter[str]) -> str:
         if by_spark == "ok":
             table.same(f"{step}, by Spark", table.rows(), expected)
-        if by_tandem == "ok":
+        if by_tandem == "ok" and (step == "delete" or by_spark != "ok"):
             table.same(f"{step}, by Tandem", table.ours(), expected)
-        if by_deltalake == "ok":
+        if by_deltalake == "ok" and (step == "delete" or by_spark != "ok"):
             table.same(f"{step}, by deltalake", table.theirs(), expected)
         return answer
 
@@ -218,26 +224,28 @@ def answers() -> dict[str, Answers]:
 def test_golden_table(
     delta_spark: SparkSession, tmp_path: Path, answers: dict[str, Answers], name: str
 ) -> None:
-    copied = shutil.copytree(folder() / name, tmp_path / "t", symlinks=True)
+    found_at = folder() / name
+    assert (found_at / "_delta_log").is_dir(), f"{found_at}: run tools/fetch-golden-tables.sh"
+    copied = shutil.copytree(found_at, tmp_path / "t", symlinks=True)
     table = Play(delta_spark, copied, [])
     found = play(table, name)
     FOUND.parent.mkdir(parents=True, exist_ok=True)
     with FOUND.open("a") as file:
         file.write(json.dumps(asdict(found)) + "\n")
     assert not table.wrong
-    assert found == answers.get(name)
+    if name in answers or not found.well:
+        assert found == answers.get(name)
 
 
 def main() -> None:
     """Take what the last run found for the record: read the difference before it is committed."""
-    lines = [json.loads(line) for line in FOUND.read_text().splitlines()]
-    answers = {**{name: asdict(each) for name, each in recorded().items()}}
-    answers.update({line["table"]: line for line in lines})
+    found = [Answers(**json.loads(line)) for line in FOUND.read_text().splitlines()]
+    answers = {**recorded(), **{each.table: each for each in found}}
     with RECORD.open("w", newline="") as file:
         columns = [field.name for field in fields(Answers)]
         writer = csv.DictWriter(file, columns, delimiter="\t", lineterminator="\n")
         writer.writeheader()
-        writer.writerows(answers[name] for name in sorted(answers))
+        writer.writerows(asdict(answers[n]) for n in sorted(answers) if not answers[n].well)
 
 
 if __name__ == "__main__":
