@@ -149,7 +149,7 @@ def attempt(read: Callable[[], DataFrame]) -> tuple[str, Counter[str]]:
     except pa.ArrowInvalid as error:  # of a reader of batches: the error's text is all that is left
         return f"ArrowInvalid {str(error).partition(': ')[0]}", Counter()
     except PySparkException as error:
-        return str(error.getErrorClass() or type(error).__name__), Counter()
+        return str(error.getCondition() or type(error).__name__), Counter()
     except Py4JJavaError as error:  # of a task
         return str(error.java_exception.getClass().getSimpleName()), Counter()
     except DeltaError as error:
