@@ -105,7 +105,7 @@ def test_files_are_clustered_as_OPTIMIZE_does_it_which_then_rewrites_none(
     assert len(adds) > 5
     assert {add.extra["clusteringProvider"] for add in adds} == {PROVIDER}
     assert len({add.tags[CUBE_ID] for add in adds}) == 1
-    info = present(lake.log.commit(snapshot.version).info).body["operationParameters"]
+    info = present(present(lake.log.commit(snapshot.version)).info).body["operationParameters"]
     assert info["zOrderBy"] == "[]"
     assert json.loads(info["clusterBy"]) == by.split(", ")
     assert checksum(delta_spark, ours) == before
