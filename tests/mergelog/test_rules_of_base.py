@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,6 +12,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from mergelog.orders import MERGE, Orders, rows
 from tandem import mergelog
+from tandem.delta.log.codec import encode_action
+from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import ConstraintViolated, StatementFailed
 from tandem.spec.status import Phase
 
@@ -94,3 +98,33 @@ def test_not_null_below_a_struct(tmp_path: Path, operation: str) -> None:
     else:
         assert status.conditions[0].reason == "ConstraintViolated"
         assert "s.a: a column that must not be null" in status.conditions[0].message
+
+
+def compute(orders: Orders) -> None:
+    """`value` is generated from `at`, which has a default."""
+    log = DeltaLog(orders.store)
+    metadata = log.snapshot().metadata
+    schema = json.loads(metadata.schema_string)
+    computed = {
+        "value": {"delta.generationExpression": "CAST(at AS STRING)"},
+        "at": {"CURRENT_DEFAULT": "9"},
+    }
+    for column in schema["fields"]:
+        column["metadata"] |= computed.get(column["name"], {})
+    changed = encode_action(replace(metadata, schema_string=json.dumps(schema)))
+    name = f"_delta_log/{log.latest_version() + 1:020d}.json"
+    (orders.folder / name).write_text(json.dumps(changed) + "\n")
+
+
+def test_columns_that_an_append_lacks_are_computed(orders: Orders) -> None:
+    ordered = mergelog.MergedView.open(orders.log).settings.ordering_column
+    compute(orders)
+    with mergelog.LogWriter(orders.log, "w", pause=lambda _: None) as writer:
+        writer.append(rows(range(20, 21), "8", 8), batch=0)
+        writer.append(rows(range(21, 22), "", 8).drop_columns(["value"]), batch=1)
+        if not ordered:
+            writer.append(rows(range(22, 23), "", 0).select(["id"]), batch=2)
+        with pytest.raises(ConstraintViolated, match="generated column value"):
+            writer.append(rows(range(23, 24), "7", 8), batch=3)
+    found = [row for row in orders.view() if row[0] >= 20]
+    assert found == [(20, 8, "8"), (21, 8, "8"), *([] if ordered else [(22, 9, "9")])]

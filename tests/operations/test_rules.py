@@ -13,7 +13,7 @@ import pytest
 
 from support.jobs import quick_lake
 from support.jobs.quick_lake import ArrowLake, just_before
-from support.lake.lake import DELETION_VECTORS, message, reason
+from support.lake.lake import DELETION_VECTORS, INSERT_ALL, message, reason
 from tandem.delta.log.codec import encode_action
 from tandem.errors import ConstraintViolated, InvalidStatement
 from tandem.operations.machine.events import Point
@@ -222,3 +222,72 @@ def test_a_message_shows_a_row_on_one_line_and_of_bounded_length() -> None:
     assert "found: v = 7, a b = 1, c00 = 'x" in shown
     assert len(shown) < 2_000
     assert "\n" not in shown
+
+
+def computed_lake(folder: Path, *, vectors: bool = True) -> ArrowLake:
+    """Ten rows, with `v` generated from `id`, and a default for `k`."""
+    lake = lake_with(folder, "id >= 0", vectors=vectors)
+    computed = {"v": {"delta.generationExpression": "id * 100"}, "k": {"CURRENT_DEFAULT": "4"}}
+    schema = json.loads(lake.log.snapshot().metadata.schema_string)
+    for column in schema["fields"]:
+        column["metadata"] |= computed.get(column["name"], {})
+    metadata = dataclasses.replace(lake.log.snapshot().metadata, schema_string=json.dumps(schema))
+    lake.log_raw(encode_action(metadata))
+    return lake
+
+
+def only(**columns: int | None) -> pa.Table:
+    return pa.table({name: pa.array([value], pa.int64()) for name, value in columns.items()})
+
+
+@VECTORS
+def test_a_generated_column_follows_what_it_reads(tmp_path: Path, vectors: bool) -> None:
+    lake = computed_lake(tmp_path, vectors=vectors)
+    rows = lake.by_tandem()
+    lake.do(lake.update("id = 3", id="30"))
+    lake.do(lake.update("id = 4", k="1"))  # which it does not read
+    lake.do(lake.update("id = 5", v="id * 10 * 10"))
+    changed = {3: (30, rows[3][1], 3000), 4: (4, 1, 400)}
+    assert lake.by_tandem() == tuple(sorted(changed.get(row[0], row) for row in rows))
+    for statement in (lake.update("id = 6", v="7"), lake.update("id = 6", id="60", v="v")):
+        assert_refused(lake, statement, "generated column v", "id * 100", "id = 6")
+
+
+@VECTORS
+def test_columns_that_an_insert_or_a_source_lacks(tmp_path: Path, vectors: bool) -> None:
+    lake = computed_lake(tmp_path, vectors=vectors)
+    rows = lake.by_tandem()
+    lake.do(lake.merge(only(id=50), **INSERT_ALL))
+    lake.do(lake.merge(only(id=51, k=None), **INSERT_ALL))
+    lake.do(lake.ingest(only(id=52)))
+    lake.do(lake.ingest(only(id=53, k=None, v=5300)))
+    new = ((50, 4, 5000), (51, None, 5100), (52, 4, 5200), (53, None, 5300))
+    assert set(lake.by_tandem()) == {*rows, *new}
+    assert_refused(lake, lake.ingest(only(id=54, v=54)), "generated column v", "v = 54")
+    assert_refused(lake, lake.merge(only(id=54, k=0, v=None)), "generated column v", "v = NULL")
+
+
+@pytest.mark.parametrize(
+    ("column", "key", "text"),
+    [("v", "delta.generationExpression", "sinh(id)"), ("k", "CURRENT_DEFAULT", "sinh(1)")],
+)
+def test_what_computes_a_column_is_refused_with_its_place(
+    tmp_path: Path, column: str, key: str, text: str
+) -> None:
+    """A default only where it is needed."""
+    lake = computed_lake(tmp_path)
+    metadata = lake.log.snapshot().metadata
+    schema = json.loads(metadata.schema_string)
+    for each in schema["fields"]:
+        each["metadata"] |= {key: text} if each["name"] == column else {}
+    lake.log_raw(encode_action(dataclasses.replace(metadata, schema_string=json.dumps(schema))))
+    statuses = [lake.run(lake.merge(only(id=50), **INSERT_ALL)), lake.run(lake.ingest(only(id=5)))]
+    for status in statuses:
+        assert reason(status) == "InvalidStatement", message(status)
+        assert f"{key} of {column}" in message(status)
+        assert "^" in message(status)
+    lake.do(lake.delete("id = 4"))
+    lake.do(lake.compaction("Major"))
+    if column == "k":
+        lake.do(lake.update("id = 3", id="30"))
+    lake.assert_clean()

@@ -50,6 +50,7 @@ def rows(start: int, count: int) -> pa.Table:
             "raw": pa.array([some(bytes([n % 256, 1])) for n in numbers], pa.binary()),
             "yes": pa.array([some(n % 2 == 0) for n in numbers], pa.bool_()),
             "void": pa.array([None] * count, pa.int32()),
+            "box": pa.array([some({"n.m": some(n), "other": "x"}) for n in numbers]),
             "tags": pa.array([[{"k": n, "v": None}] if n % 3 else None for n in numbers]),
         }
     )
@@ -57,7 +58,7 @@ def rows(start: int, count: int) -> pa.Table:
 
 def a_job(
     path: Path,
-    strategy: Literal["Sort", "ZOrder"],
+    strategy: Literal["Sort", "ZOrder", "Clustering"],
     columns: Sequence[str],
     *,
     parts: int = 1,

@@ -71,10 +71,17 @@ def do(job: Control, memory: int, exchange: LocalExchange | None = None) -> BinR
         ("ZOrder", ("name", "price", "share")),
         ("ZOrder", ("raw", "yes")),
         ("ZOrder", ("day", "void")),
+        ("Clustering", ("name", "price", "share")),
+        ("Clustering", ("name",)),
+        ("Clustering", ("box.`n.m`",)),
+        ("Clustering", ("day", "box.`n.m`")),
     ],
 )
 def test_rows_are_where_a_sort_in_memory_has_them(
-    table: Path, strategy: Literal["Sort", "ZOrder"], columns: tuple[str, ...], memory: int
+    table: Path,
+    strategy: Literal["Sort", "ZOrder", "Clustering"],
+    columns: tuple[str, ...],
+    memory: int,
 ) -> None:
     large = do(a_job(table, strategy, columns, parts=4, dead=some_dead()), memory)
     assert sum(f.rows for f in large.files) == large.rows_read

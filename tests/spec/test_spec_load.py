@@ -84,7 +84,7 @@ def test_a_compaction_fills_in_defaults() -> None:
     _, resource = load_text(f"{TABLE}---\n{compaction('type: Minor')}")
     assert isinstance(resource, TableCompaction)
     assert resource.spec.minor_options.thresholds == (4, 3)
-    assert resource.spec.target_file_size == 128 * 2**20
+    assert resource.spec.target_file_size is None, "the table says"
     assert resource.spec.backoff_limit == 3
     assert resource.namespace == "default"
     assert resource.id == "TableCompaction/nightly"

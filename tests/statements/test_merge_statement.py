@@ -241,16 +241,71 @@ def test_clauses_that_are_refused(clauses: tuple[Text, ...], message: str) -> No
     assert "TableUpdate/x.spec.merge.clause" in str(caught.value)
 
 
-def test_generated_and_ambiguous_columns_are_refused_in_all_columns() -> None:
-    computed = SchemaColumn("a", INTEGER, metadata={"delta.generationExpression": "id + 1"})
-    table = Schema((SchemaColumn("id", LONG), computed))
-    with pytest.raises(InvalidStatement, match="generated columns cannot be set"):
-        merge("t.id = s.id", *EVERY, table=table, source=LIKE_IT)
+def test_ambiguous_and_identity_columns_are_refused_in_all_columns() -> None:
+    numbered = SchemaColumn("a", LONG, metadata={"delta.identity.start": 1})
+    with pytest.raises(InvalidStatement, match="identity columns cannot be set"):
+        merge(
+            "t.id = s.id",
+            *EVERY,
+            table=Schema((SchemaColumn("id", LONG), numbered)),
+            source=LIKE_IT,
+        )
     twice = Schema(
         (SchemaColumn("a", INTEGER), SchemaColumn("A", INTEGER), SchemaColumn("id", LONG))
     )
     with pytest.raises(InvalidStatement, match="2 columns called a"):
         merge("t.a = s.id", *EVERY, table=Schema((SchemaColumn("a", INTEGER),)), source=twice)
+
+
+COMPUTED = Schema(
+    (
+        SchemaColumn("id", LONG),
+        SchemaColumn("a", INTEGER, metadata={"CURRENT_DEFAULT": "3"}),
+        SchemaColumn("Next a", LONG, metadata={"delta.generationExpression": "a + 1"}),
+    )
+)
+
+
+NEW = Schema((SchemaColumn("id", LONG), SchemaColumn("a", INTEGER)))
+
+
+def insert(**values: str) -> Text:
+    return Text("NotMatched", "Insert", set=values)
+
+
+@pytest.mark.parametrize(
+    ("clause", "expected"),
+    [
+        (update(a="s.a"), {"a": "`s`.`a`", "Next a": "CAST((`s`.`a` + 1) AS BIGINT)"}),
+        (update(id="s.id"), {"id": "`s`.`id`"}),
+        (update(id="s.id", **{"Next a": "t.id"}), {"id": "`s`.`id`", "Next a": "`t`.`id`"}),
+        (insert(id="s.id"), {"id": "`s`.`id`", "a": "3", "Next a": "CAST((3 + 1) AS BIGINT)"}),
+        (
+            insert(id="s.id", a="NULL"),
+            {
+                "id": "`s`.`id`",
+                "a": "CAST(NULL AS INT)",
+                "Next a": "CAST((CAST(NULL AS INT) + 1) AS BIGINT)",
+            },
+        ),
+    ],
+)
+def test_columns_that_a_clause_does_not_give(clause: Text, expected: dict[str, str]) -> None:
+    [found] = merge("t.id = s.id", clause, table=COMPUTED, source=NEW).clauses
+    assert found.set_sql == expected
+
+
+def test_all_columns_of_a_source_without_the_computed_ones() -> None:
+    source = Schema((SchemaColumn("id", LONG),))
+    with pytest.raises(InvalidStatement, match="the source must have every column"):
+        merge("t.id = s.id", EVERY[0], table=COMPUTED, source=source)
+    [found] = merge("t.id = s.id", EVERY[1], table=COMPUTED, source=source).clauses
+    assert list(found.set_sql) == ["id", "a", "Next a"]
+
+
+def test_a_value_that_differs_each_time_cannot_be_read_by_a_generated_column() -> None:
+    with pytest.raises(InvalidStatement, match="Next a reads a value that is another one each"):
+        merge("t.id = s.id", update(a="CAST(rand() AS INT)"), table=COMPUTED, source=NEW)
 
 
 @pytest.mark.parametrize(

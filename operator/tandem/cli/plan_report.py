@@ -174,6 +174,7 @@ def lines_of_plan(
         ("instants", shortened_names(plan.instants or ())),
         ("steps", "\n".join(_some([_shortened_step(step) for step in steps]))),
         ("writes", "" if idle else output),
+        ("target size", plan.target_file_size or ""),
         ("copies", plan.copies or ""),
         ("no vectors", plan.edits or ""),
     ]  # fmt: skip

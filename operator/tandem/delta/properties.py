@@ -17,6 +17,7 @@ _UNITS_MS = {
     "second": 1_000,
     "millisecond": 1,
 }
+_SIZE = re.compile(r"(\d{1,19})\s*(?:([kmgt]?)i?b?)?", re.I)
 _PIECE = re.compile(r"(\d+)\s+([a-z]+?)s?(?=\s|$)")
 
 
@@ -42,6 +43,20 @@ def checkpoint_interval(configuration: Mapping[str, str]) -> int:
     if not text.strip().isdigit() or int(text) <= 0:
         raise ValueError(f"delta.checkpointInterval = {text!r} is not a positive number")
     return int(text)
+
+
+TARGET_FILE_SIZE = "delta.targetFileSize"
+
+
+def target_file_size(configuration: Mapping[str, str]) -> int | None:
+    """Bytes of the files that a compaction aims at: a number, or one with a unit, such as `100mb`
+    (of 1024 each). None if the table does not say, or not so that it can be read: Spark never reads
+    the property, and Delta Kernel ignores such a value."""
+    match = _SIZE.fullmatch(configuration.get(TARGET_FILE_SIZE, "").strip())
+    if match is None:
+        return None
+    size = int(match[1]) << 10 * " kmgt".index((match[2] or " ").lower())
+    return size if 0 < size < 1 << 63 else None
 
 
 def log_retention_ms(configuration: Mapping[str, str]) -> int:

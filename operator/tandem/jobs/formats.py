@@ -164,9 +164,10 @@ class JobTable(Format):
 
 class JobLayout(Format):
     """The order of rows within each bin of a rewrite: `columns` are logical names, as spelt in
-    the schema; none of a partition, none nested."""
+    the schema; none of a partition, none nested. Those of `Clustering` are references
+    (`delta.clustering`), perhaps of nested fields."""
 
-    strategy: Literal["Sort", "ZOrder"]
+    strategy: Literal["Sort", "ZOrder", "Clustering"]
     columns: Annotated[tuple[str, ...], Field(min_length=1)]
 
 

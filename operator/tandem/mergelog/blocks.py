@@ -167,7 +167,8 @@ def arrange(
     parts = [arrow_schema(block_format(base, settings)).empty_table()]
     if rows is not None:
         _require(base, rows, settings.columns, optional=base.schema.names)
-        upserts = _complete(base, rows, deleted=False)
+        upserts = _filled(base, _complete(base, rows, deleted=False), rows.column_names)
+        _check_nulls(base, upserts)
         rules_of_base(base).require_here(upserts)
         parts.append(upserts)
     if deletes is not None:
@@ -180,6 +181,23 @@ def arrange(
         require_decided(_records(table, settings), settings, base.location)
     kept = table.take(pa.array(winners(_records(table, settings))))
     return kept.take(sorted_order([kept[key].combine_chunks() for key in settings.keys]))
+
+
+def _filled(base: Snapshot, rows: pa.Table, given: Sequence[str]) -> pa.Table:
+    """With what the base table holds in columns that an append lacks."""
+    from tandem.statements.local import NeedsSpark  # a parser: compactions need none
+    from tandem.statements.local.absent import filled
+
+    try:
+        return filled(rows, base.metadata.schema_string, given)
+    except NeedsSpark as error:
+        raise _wrong(
+            base,
+            "a column that an append lacks has a value that only Spark computes",
+            str(error).partition(":")[0],
+            str(error),
+            "the column in the append",
+        ) from error
 
 
 def _records(table: pa.Table, settings: LogSettings) -> Records:
@@ -215,8 +233,6 @@ def _complete(base: Snapshot, rows: pa.Table, *, deleted: bool) -> pa.Table:
         else nulls(rows.num_rows, field.type)
         for field in base.schema
     ]
-    if not deleted:
-        _check_nulls(base, columns)
     columns += [pa.repeat(pa.scalar(deleted), rows.num_rows), pa.nulls(rows.num_rows, pa.int64())]
     return pa.table(columns, pa.schema([*schema, (DELETED, pa.bool_()), (INSTANT, pa.int64())]))
 
@@ -234,9 +250,9 @@ def _converted(base: Snapshot, column: pa.ChunkedArray, field: Field) -> pa.Arra
         ) from error
 
 
-def _check_nulls(base: Snapshot, upserts: Sequence[pa.Array]) -> None:
-    for field, column in zip(base.schema, upserts, strict=True):
-        found = null_in(column, field)
+def _check_nulls(base: Snapshot, upserts: pa.Table) -> None:
+    for field in base.schema:
+        found = null_in(upserts[field.name].combine_chunks(), field)
         if found is not None:
             raise _wrong(base, "a required column is NULL", found, "NULL", "a value")
 

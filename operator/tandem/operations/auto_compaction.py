@@ -9,11 +9,13 @@ from dataclasses import replace
 from tandem.delta import protocol
 from tandem.delta.log import files as files_
 from tandem.delta.log.snapshot import Snapshot
+from tandem.delta.properties import target_file_size
 from tandem.operations.kinds.time_column import time_column
 from tandem.planning.auto import retention
 from tandem.planning.auto.decide import decide, kubernetes_time
 from tandem.planning.auto.facts import AutoCompactionDecision, ChildState, TableId
 from tandem.planning.auto.indexed_table import AutomaticTable, IndexedTable, TableFacts
+from tandem.spec.compaction import DEFAULT_TARGET_FILE_SIZE
 from tandem.spec.status import NextCompaction, NextDrop, NextRun
 from tandem.spec.table import Granularity, LakeTable, VectorUse
 from tandem.timeline.chunks import TimeColumn
@@ -56,7 +58,7 @@ class TableMemory:
         self.forget()
         live = segments(snapshot.files, time)
         granularity = time.granularity if time is not None else None
-        return TableFacts(TableId(resource.name, uid), live, granularity)
+        return TableFacts(TableId(resource.name, uid), live, granularity, _target(snapshot))
 
     def by_chunk(self, resource: LakeTable, uid: str, snapshot: Snapshot) -> IndexedTable:
         """The table at a version, which must have time chunks. Raises: InvalidSpec if its time
@@ -73,8 +75,13 @@ class TableMemory:
         elif self._changed:
             added = files_.with_paths(snapshot.files, self._changed)
             table.follow(snapshot.files, self._changed, added)
+        table.target_file_size = _target(snapshot)
         self._table, self._last, self._changed = table, snapshot, set()
         return table
+
+
+def _target(snapshot: Snapshot) -> int:
+    return target_file_size(snapshot.metadata.configuration) or DEFAULT_TARGET_FILE_SIZE
 
 
 def preview_next_compaction(

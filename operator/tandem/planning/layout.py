@@ -1,4 +1,5 @@
-"""How a layout (`Sort`, `ZOrder`) changes a plan: its bins, and which ones are worth rewriting.
+"""How a layout (`Sort`, `ZOrder`, `Clustering`) changes a plan: its bins, and which ones are worth
+rewriting.
 
 Rows can only be sorted if they are rewritten together: so all files of a partition and chunk are
 one bin, and become files that do not overlap. Files whose tag says that they are in that order
@@ -8,14 +9,17 @@ reads a table; columns are checked against a given schema.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
-from tandem.delta.schema import PrimitiveType, StructType
+from tandem.delta.actions import DomainMetadata
+from tandem.delta.clustering import STABLE_CUBE, clustering_columns
+from tandem.delta.schema import Field, PrimitiveType, StructType
 from tandem.distinct import IntArray
 from tandem.errors import InvalidSpec, closest_name
 from tandem.planning.plans import (
+    DELETED_SHARE,
     Bin,
     CompactionRequest,
     can_change,
@@ -24,6 +28,7 @@ from tandem.planning.plans import (
     one_bin_per_group,
     pack,
 )
+from tandem.spec.compaction import LayoutStrategy
 from tandem.timeline.segment_files import SegmentFiles
 
 FIELD = "spec.layout.columns"
@@ -32,14 +37,36 @@ _NO_ORDER = ("void", "variant")
 
 def bins_of(files: SegmentFiles, request: CompactionRequest) -> tuple[Bin, ...]:
     """The bins of a run's files, useful or not."""
+    if request.layout is LayoutStrategy.CLUSTERING:
+        files = _to_cluster(files, request.layout_columns)
     if request.layout_label:
         return one_bin_per_group(files, request.target_file_size)
     return pack(files, request.target_file_size)
 
 
+def _to_cluster(files: SegmentFiles, columns: Sequence[str]) -> SegmentFiles:
+    """Without those of cubes that are large enough, and those that others cluster by."""
+    cubes = files.cubes(columns)
+    sizes = np.bincount(cubes + 1, files.sizes, 2)
+    kept = sizes >= STABLE_CUBE
+    kept[:2] = True, False
+    return files.where(~kept[cubes + 1])
+
+
+def _is_clustered(each: Bin, columns: Sequence[str]) -> bool:
+    """Whether a bin is one cube, of which few rows were deleted since."""
+    files = each.files
+    assert isinstance(files, SegmentFiles)
+    cubes = files.cubes(columns)
+    one = cubes[0] > 0 and (cubes == cubes[0]).all()
+    return bool(one and (files.deleted_shares <= DELETED_SHARE).all())
+
+
 def rewrite_criterion(request: CompactionRequest) -> Callable[[Bin], bool]:
     """Whether rewriting a bin pays: fewer files, or another order of rows."""
     label = request.layout_label
+    if request.layout is LayoutStrategy.CLUSTERING:
+        return lambda each: not _is_clustered(each, request.layout_columns)
     if label:
         return lambda each: not is_in_order(each, label)
     return is_worth_rewriting
@@ -101,7 +128,7 @@ def checked_columns(
                 "other columns",
                 "Leave it out: each file holds one value of it.",
             )
-        if not isinstance(column.type, PrimitiveType) or column.type.name in _NO_ORDER:
+        if not _has_order(column):
             raise wrong(
                 f"The values of column {column.name} have no order",
                 name,
@@ -117,6 +144,38 @@ def checked_columns(
             )
         found.append(column.name)
     return tuple(found)
+
+
+def clustered_by(
+    domains: Mapping[str, DomainMetadata], schema: StructType, *, resource: str
+) -> tuple[str, ...]:
+    """References of the table's clustering columns. Raises: InvalidSpec if it has none, or values
+    of one have no order; CorruptLog."""
+    columns = clustering_columns(domains, schema)
+    if not columns:
+        raise InvalidSpec(
+            "layout.strategy: Clustering needs a table with clustering columns",
+            resource=resource,
+            field="spec.layout.strategy",
+            found="none",
+            expected="clustering columns",
+            remedy="Set them: ALTER TABLE … CLUSTER BY; or use Sort or ZOrder with columns",
+        )
+    for name, column in columns.items():
+        if not _has_order(column):
+            raise InvalidSpec(
+                f"The values of clustering column {name} have no order",
+                resource=resource,
+                field="spec.layout.strategy",
+                found=name,
+                expected="columns of numbers, texts, times, bytes or booleans",
+                remedy="Cluster by other columns: ALTER TABLE … CLUSTER BY",
+            )
+    return tuple(columns)
+
+
+def _has_order(column: Field) -> bool:
+    return isinstance(column.type, PrimitiveType) and column.type.name not in _NO_ORDER
 
 
 def _unknown(name: str, names: Sequence[str]) -> tuple[str, str, str, str]:

@@ -338,7 +338,8 @@ def _by_name(
         useful = any(map(rewrite_criterion(request), bins))
     else:
         useful = len(wanted) > 1
-    return [build_run(segments, files, bins)] if useful else []
+    taken = SegmentFiles.of(each.files for each in bins)
+    return [build_run(segments, taken, bins)] if useful and taken is not None else []
 
 
 def require_live(

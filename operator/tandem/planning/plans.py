@@ -16,7 +16,13 @@ import numpy as np
 
 from tandem.distinct import BoolArray, IntArray
 from tandem.intervals import ALWAYS, TimeInterval
-from tandem.spec.compaction import CompactionTemplate, CompactionType, LayoutStrategy, Spanning
+from tandem.spec.compaction import (
+    DEFAULT_TARGET_FILE_SIZE,
+    CompactionTemplate,
+    CompactionType,
+    LayoutStrategy,
+    Spanning,
+)
 from tandem.timeline import lineage
 from tandem.timeline.chunks import components
 from tandem.timeline.file_columns import Partition
@@ -76,10 +82,12 @@ class CompactionRequest:
         *,
         selected: frozenset[str] | None = None,
         excluded: frozenset[str] = frozenset(),
+        target_file_size: int = DEFAULT_TARGET_FILE_SIZE,
         resource: str = "",
     ) -> CompactionRequest:
         """The request of a resource. `selected` are the files that its `custom.where` selects; the
-        caller determines them, since that needs the table's schema."""
+        caller determines them, since that needs the table's schema. `target_file_size` is that of
+        the table, for a resource without one."""
         minor, custom = spec.minor_options, spec.custom
         return cls(
             type=spec.type,
@@ -91,7 +99,7 @@ class CompactionRequest:
             cuts=spec.semi_major_options.spanning is Spanning.CUT,
             segments=(custom.segments or ()) if custom else (),
             selected=selected,
-            target_file_size=spec.target_file_size,
+            target_file_size=spec.target_file_size or target_file_size,
             layout=spec.layout.strategy,
             layout_columns=spec.layout.columns,
             among=frozenset(minor.segments) if minor.segments is not None else None,

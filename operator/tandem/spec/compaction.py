@@ -151,37 +151,45 @@ class LayoutStrategy(StrEnum):
     BIN_PACK = "BinPack"
     SORT = "Sort"
     Z_ORDER = "ZOrder"
+    CLUSTERING = "Clustering"
+
+    @property
+    def takes_columns(self) -> bool:
+        """Whether the resource names the columns of the order."""
+        return self in (LayoutStrategy.SORT, LayoutStrategy.Z_ORDER)
 
 
 class Layout(Model):
     strategy: LayoutStrategy = LayoutStrategy.BIN_PACK
     """`BinPack` keeps the order of rows. `Sort` orders them by the columns, the first one first.
     `ZOrder` clusters rows with similar values in all of the columns, for filters on any of
-    them."""
+    them. `Clustering` does so by the clustering columns of the table (`CLUSTER BY`), with the tags
+    of Delta's `OPTIMIZE`, and leaves alone what that does, such as files in order of other
+    columns."""
     columns: Annotated[tuple[Text, ...], Field(max_length=32)] = ()
     """Columns to order by: neither partition columns nor nested ones. With `ZOrder` two to
     four are best."""
 
     @misfit(
-        "self.strategy != 'BinPack' || !has(self.columns) || size(self.columns) == 0",
+        "self.strategy in ['Sort', 'ZOrder'] || !has(self.columns) || size(self.columns) == 0",
         "columns only goes with the strategies Sort and ZOrder",
         field=".columns",
         expected="no columns, or another strategy",
         remedy="Add strategy: Sort or strategy: ZOrder, or remove columns",
     )
     def _no_columns_to_bin_pack(self) -> str:
-        misfits = self.strategy is LayoutStrategy.BIN_PACK and self.columns
+        misfits = not self.strategy.takes_columns and self.columns
         return f"columns {', '.join(self.columns)} with strategy {self.strategy}" if misfits else ""
 
     @model_validator(mode="after")
     @cel(
-        "self.strategy == 'BinPack' || (has(self.columns) && size(self.columns) > 0)",
+        "!(self.strategy in ['Sort', 'ZOrder']) || (has(self.columns) && size(self.columns) > 0)",
         "strategy Sort needs columns, and so does ZOrder",
         expression="'strategy ' + self.strategy + ' needs columns'",
         field=".columns",
     )
     def _columns_to_order_by(self) -> Layout:
-        if self.strategy is not LayoutStrategy.BIN_PACK and not self.columns:
+        if self.strategy.takes_columns and not self.columns:
             raise IncompatibleFields(
                 f"strategy {self.strategy} needs columns",
                 found="no columns",
@@ -209,8 +217,9 @@ class CompactionTemplate(Model):
     layout: Layout = Layout()
     """The order in which rows are written. With `Sort` and `ZOrder`, all files of a partition and
     chunk are sorted together; files that are already in that order are left alone."""
-    target_file_size: Bytes = DEFAULT_TARGET_FILE_SIZE
-    """Target size of output files."""
+    target_file_size: Bytes | None = None
+    """Target size of output files; by default that of the table's property `delta.targetFileSize`,
+    or else 128Mi."""
     skip_offset_from_latest: Milliseconds | None = None
     """Skip chunks that end less than this before the newest one ends; without a time column,
     segments that were loaded less than this before the newest. None by default."""
@@ -293,6 +302,19 @@ class CompactionTemplate(Model):
         return f"strategy {self.layout.strategy}" if misfits else ""
 
     @misfit(
+        "self.type in ['SemiMajor', 'Custom'] || !has(self.layout) || "
+        "!has(self.layout.strategy) || self.layout.strategy != 'Clustering'",
+        "layout strategy Clustering only goes with the types SemiMajor and Custom",
+        field=".layout",
+        expected="type SemiMajor or Custom, or another strategy",
+        remedy="Set type: SemiMajor",
+    )
+    def _clusters_what_is_chosen(self) -> str:
+        clusters = self.layout.strategy is LayoutStrategy.CLUSTERING
+        chosen = self.type in (CompactionType.SEMI_MAJOR, CompactionType.CUSTOM)
+        return f"type {self.type}" if clusters and not chosen else ""
+
+    @misfit(
         "!has(self.custom) || !has(self.custom.segments) || !has(self.skipOffsetFromLatest)",
         "skipOffsetFromLatest does not go with custom.segments",
         field=".skipOffsetFromLatest",
@@ -347,13 +369,15 @@ class TableCompactionSpec(CompactionTemplate, RewritingSpec):
         return self
 
     def canonical(self) -> dict[str, Any]:
-        """With the block of its type filled in, which may be left out."""
+        """With the block of its type filled in, which may be left out, and the default size."""
         blocks: dict[CompactionType, tuple[str, Model]] = {
             CompactionType.MINOR: ("minor", self.minor_options),
             CompactionType.SEMI_MAJOR: ("semiMajor", self.semi_major_options),
             CompactionType.MAJOR: ("major", self.major_options),
         }
         spec = super().canonical()
+        if self.target_file_size is None:  # as before it could be left to the table
+            spec["targetFileSize"] = DEFAULT_TARGET_FILE_SIZE
         if self.type in blocks:
             name, options = blocks[self.type]
             spec[name] = options.model_dump(by_alias=True, exclude_none=True)
@@ -381,7 +405,10 @@ class TableCompaction(Operation):
         strategy = layout.get("strategy") or "BinPack"
         order = "BinPack: rows keep their order"
         if strategy != "BinPack":
-            order = f"{strategy} by {', '.join(map(str, layout.get('columns') or ()))}"
+            by = (
+                ", ".join(map(str, layout.get("columns") or ())) or "the table's clustering columns"
+            )
+            order = f"{strategy} by {by}"
         lines = [("layout", order)]
         if semi_major.get("granularity"):
             lines.append(("borders", f"of each {semi_major['granularity']}"))
@@ -423,8 +450,9 @@ _LEAST = MinUncompacted(segments=4, bytes=64 * _MIB, percent=5)
 class AutomaticChunks(Model):
     layout: Layout = Layout()
     """The order in which the rows of a chunk are written."""
-    target_file_size: Bytes = DEFAULT_TARGET_FILE_SIZE
-    """Target size of output files."""
+    target_file_size: Bytes | None = None
+    """Target size of output files; by default that of the table's property `delta.targetFileSize`,
+    or else 128Mi."""
     order: ChunkOrder = ChunkOrder.NEWEST_FIRST
     """Which chunks go first: the newest, the oldest, or those with the most uncompacted
     segments."""
@@ -436,6 +464,17 @@ class AutomaticChunks(Model):
     """How much one compaction reads: several chunks together, or a single larger one."""
     parallel: Annotated[StrictInt, Field(ge=1, le=100)] = 1
     """How many of these compactions run at once, on different chunks."""
+
+    @misfit(
+        "!has(self.layout) || !has(self.layout.strategy) || self.layout.strategy != 'Clustering'",
+        "layout strategy Clustering does not go with chunks",
+        field=".layout",
+        expected="another strategy",
+        remedy="Cluster by a schedule, whose template has type: SemiMajor and this layout",
+    )
+    def _not_clustered(self) -> str:
+        clusters = self.layout.strategy is LayoutStrategy.CLUSTERING
+        return "strategy Clustering" if clusters else ""
 
     @property
     def least(self) -> MinUncompacted:

@@ -242,6 +242,8 @@ class Plan(StatusModel):
     """How many files it expects to write."""
     output_bytes: int | None = None
     """About how much it expects to write."""
+    target_file_size: str | None = None
+    """Target size of output files, where the table's `delta.targetFileSize` decides, and why."""
     instants: tuple[str, ...] | None = None
     """The intervals of instants whose blocks it replaces, one for each run: `1-3`."""
     steps: tuple[str, ...] | None = None

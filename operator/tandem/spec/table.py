@@ -15,7 +15,6 @@ from tandem.errors import InvalidSpec
 from tandem.spec.catalog import Catalog
 from tandem.spec.common import Resource
 from tandem.spec.compaction import (
-    DEFAULT_TARGET_FILE_SIZE,
     AutomaticChunks,
     BytesPerCommit,
     CompactionTemplate,
@@ -337,8 +336,9 @@ class AutomaticMinor(Model):
     """How many of the newest segments are left alone."""
     max_segment_size: Bytes | None = None
     """Segments of at least this size are left alone; no limit by default."""
-    target_file_size: Bytes = DEFAULT_TARGET_FILE_SIZE
-    """Target size of output files."""
+    target_file_size: Bytes | None = None
+    """Target size of output files; by default that of the table's property `delta.targetFileSize`,
+    or else 128Mi."""
     adjacent_only: StrictBool = False
     """Merge only adjacent loads, as `minor.adjacentOnly` of a TableCompaction does."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
@@ -19,9 +19,12 @@ from tandem.statements.cursor import Relation, Relations
 from tandem.statements.functions import FUNCTIONS
 from tandem.statements.lexer import ExpressionText
 from tandem.statements.statement import (
+    DEFAULT,
+    GENERATION,
     Assignment,
     assigned,
-    check_computed,
+    check_identity,
+    completed,
     parse_where,
     stored,
 )
@@ -266,13 +269,21 @@ def _clause(
     update = text.action == "Update"
     if text.all:
         place = f"{text.field}.{'updateAll' if update else 'insertAll'}"
-        found = () if source is None else _every(table, source, resource, place)
-        return Clause(text.when, text.action, where, found, every=True)
-    place = f"{text.field}.{'update.set' if update else 'insert.values'}"
-    found = assigned(text.set, table, relations, resource=resource, field=place)
+        if source is None:
+            return Clause(text.when, text.action, where, every=True)
+        given = _every(table, source, resource, place, insert=not update)
+    else:
+        place = f"{text.field}.{'update.set' if update else 'insert.values'}"
+        given = assigned(text.set, table, relations, resource=resource, field=place)
+    kept = _of_table if update else None
+    found = completed(given, table, kept, resource=resource, field=place)
     if not update:
         _check_insert(found, table, resource, place)
-    return Clause(text.when, text.action, where, found)
+    return Clause(text.when, text.action, where, found, every=text.all)
+
+
+def _of_table(column: tree.ColumnRef) -> Expr:
+    return replace(column, parts=(TABLE, *column.parts))
 
 
 def _condition(text: str, relations: Relations, resource: str, place: str) -> Expr:
@@ -302,16 +313,21 @@ def _check_insert(found: tuple[Assignment, ...], table: Schema, resource: str, p
             )
 
 
-def _every(table: Schema, source: Schema, resource: str, place: str) -> tuple[Assignment, ...]:
-    """Each column of the table from the source's column of that name."""
+def _every(
+    table: Schema, source: Schema, resource: str, place: str, *, insert: bool
+) -> tuple[Assignment, ...]:
+    """Each column of the table from the source's column of that name. The source may lack generated
+    columns, in an insert those with a default, too."""
+    computed = {GENERATION, DEFAULT} if insert else {GENERATION}
     return tuple(
         Assignment(column.name, _same_column(column, source, resource, place), column.nullable)
         for column in table.columns
+        if computed.isdisjoint(column.metadata) or matching(source.columns, column.name)
     )
 
 
 def _same_column(column: SchemaColumn, source: Schema, resource: str, place: str) -> Expr:
-    check_computed(column, resource, place)
+    check_identity(column, resource, place)
     candidates = matching(source.columns, column.name)
     if len(candidates) != 1:
         raise InvalidStatement(

@@ -1,4 +1,5 @@
-"""The rules of a table: CHECK constraints and column invariants, as conditions on each row.
+"""The rules of a table: CHECK constraints, column invariants and the values of generated columns,
+as conditions on each row.
 
 Spark + Delta evaluates them on every row with new values, and refuses a row for which one is false
 *or NULL* (`CheckDeltaInvariant`), whatever the protocol lists (`Constraints.getAll`). NOT NULL and
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from tandem.delta.actions import Metadata
@@ -19,9 +20,9 @@ from tandem.delta.schema import fields_of, parse
 from tandem.errors import InvalidStatement
 from tandem.statements import tree
 from tandem.statements.functions import FUNCTIONS
-from tandem.statements.statement import parse_where, referenced
+from tandem.statements.statement import GENERATION, generation_of, parse_where, referenced
 from tandem.statements.tree import Expr, to_spark_sql
-from tandem.statements.types import BINARY, STRING, Schema
+from tandem.statements.types import BINARY, BOOLEAN, STRING, Schema
 from tandem.text import clean
 
 INVARIANT = "delta.invariants"
@@ -94,13 +95,28 @@ def _parsed(
     partition_columns: tuple[str, ...],
 ) -> tuple[RowRule, ...]:
     texts = list(texts_of(schema_string, dict(configuration)))
-    if not texts:
+    if not texts and GENERATION not in schema_string:
         return ()
     schema = Schema.from_json(schema_string)
+    found = [RowRule(name, text, _condition(name, text, schema)) for name, text in texts]
+    found += _generated(schema)
     return tuple(
-        RowRule(name, text, _as_stored(_condition(name, text, schema), partition_columns))
-        for name, text in texts
+        replace(rule, condition=_as_stored(rule.condition, partition_columns)) for rule in found
     )
+
+
+def _generated(schema: Schema) -> Iterator[RowRule]:
+    """That generated columns have the value that their expression has: as Delta's `GeneratedColumn`
+    does, NULL is equal to NULL."""
+    for column in schema.columns:
+        value = generation_of(column, schema)
+        if value is None:
+            continue
+        name, text = (clean(each, _NAME) for each in (column.name, column.metadata[GENERATION]))
+        of_row = tree.ColumnRef(parts=(column.name,), type=value.type)
+        same = tree.Binary(op="<=>", left=of_row, right=value, type=BOOLEAN)
+        _require_deterministic(name, same)
+        yield RowRule(f"generated column {name}", text, same)
 
 
 def rules_of(
@@ -130,6 +146,11 @@ def _condition(name: str, text: str, schema: Schema) -> Expr:
     except InvalidStatement as error:
         error.remedy = _OURS
         raise
+    _require_deterministic(name, root)
+    return root
+
+
+def _require_deterministic(name: str, root: Expr) -> None:
     for node in tree.walk(root):
         if isinstance(node, tree.Call) and not FUNCTIONS[node.function].deterministic:
             raise InvalidStatement(
@@ -139,7 +160,6 @@ def _condition(name: str, text: str, schema: Schema) -> Expr:
                 expected="the same answer for the same row",
                 remedy=_OURS,
             )
-    return root
 
 
 def _as_stored(root: Expr, partition_columns: Sequence[str]) -> Expr:

@@ -7,8 +7,8 @@ statement.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import cached_property
 from typing import Any
@@ -214,10 +214,9 @@ def parse_statement(
         condition = parse_where(where, table, resource=resource, field=f"{field}.where")
     if set is None:
         return Statement(condition, schema=table)
-    ordered = assigned(
-        set, table, table, resource=resource, field=f"{field}.set", exact_names=exact_names
-    )
-    return Statement(condition, ordered, table)
+    place = f"{field}.set"
+    given = assigned(set, table, table, resource=resource, field=place, exact_names=exact_names)
+    return Statement(condition, completed(given, table, resource=resource, field=place), table)
 
 
 def assigned(
@@ -282,7 +281,7 @@ def _target(
             expected="a column of the table",
         )
     if len(found) == 1:
-        check_computed(found[0], resource, place)
+        check_identity(found[0], resource, place)
         column = as_target(found[0])
         if not column.type.is_atomic:
             raise InvalidStatement(
@@ -318,17 +317,152 @@ def _is_field(name: str, schema: Schema) -> bool:
     return bool(dot) and any(c.type.name == "struct" for c in matching(schema.columns, head))
 
 
-_COMPUTED = {
-    "delta.generationExpression": "generated columns cannot be set",
-    "delta.identity.start": "identity columns cannot be set",
-}
-
-
-def check_computed(column: SchemaColumn, resource: str, place: str) -> None:
+def check_identity(column: SchemaColumn, resource: str, place: str) -> None:
     """Check that a column may be assigned values. Raises: InvalidStatement."""
-    for key, message in _COMPUTED.items():
-        if key in column.metadata:
-            raise InvalidStatement(message, resource=resource, field=place, found=column.name)
+    if "delta.identity.start" in column.metadata:
+        raise InvalidStatement(
+            "identity columns cannot be set", resource=resource, field=place, found=column.name
+        )
+
+
+# Values that a statement or a source does not give. A generated column is computed wherever it is
+# not given, and compared where it is (`tandem.statements.rules`). A default is for columns that an
+# insert or a source lacks: rows of older files that lack the column are NULL.
+
+GENERATION = "delta.generationExpression"
+DEFAULT = "CURRENT_DEFAULT"
+
+
+def generation_of(column: SchemaColumn, table: Schema, *, resource: str = "") -> Expr | None:
+    """The expression of a generated column on the columns of its row, as it is stored. Raises:
+    InvalidStatement if it is not in the language of statements."""
+    return _of_schema(GENERATION, column, table, resource)
+
+
+def default_of(column: SchemaColumn, *, resource: str = "") -> Expr | None:
+    """The default of a column, as it is stored. Raises: as `generation_of`."""
+    return _of_schema(DEFAULT, column, Schema(()), resource)
+
+
+def _of_schema(key: str, column: SchemaColumn, names: Schema, resource: str) -> Expr | None:
+    text = column.metadata.get(key)
+    if text is None:
+        return None
+    place = f"{key} of {visible(column.name)[:80]}"
+    try:
+        value = parse_expression(text, names, resource=resource, field=place)
+        return stored(value, as_target(column), ExpressionText(text, resource, place))
+    except InvalidStatement as error:
+        error.remedy = (
+            "Write it in the language of statements (docs/statements.md), or let the table's own "
+            "engine write new values; deletes and compactions are possible"
+        )
+        raise
+
+
+def absent_values(
+    schema_string: str, columns: Collection[str], given: Iterable[str], *, sparse: bool = False
+) -> dict[str, Expr]:
+    """What rows of a source hold in columns that it does not give, other than NULL, in the order in
+    which it is computed.
+
+    Args:
+        columns: those of the table that the rows get; others are not read.
+        given: those of the source, in any case.
+        sparse: whether a NULL of the source may be a value that is not given, as in JSON: a column
+            that Spark reads with a schema has no default then, and is generated where it is NULL.
+    Raises: InvalidStatement.
+    """
+    if GENERATION not in schema_string and DEFAULT not in schema_string:
+        return {}
+    table, known = Schema.from_json(schema_string), {name.lower() for name in given}
+    absent = [
+        column.name
+        for column in table.columns
+        if column.name in columns
+        and (column.name.lower() not in known or (sparse and GENERATION in column.metadata))
+    ]
+    found = _values(table, absent)
+    return {name: value for name, value in found.items() if referenced(value) <= set(columns)}
+
+
+def _values(table: Schema, absent: Collection[str], resource: str = "") -> dict[str, Expr]:
+    """Defaults, then what generates columns, which reads others."""
+    lacking = [column for column in table.columns if column.name in absent]
+    found = {column.name: default_of(column, resource=resource) for column in lacking}
+    found |= {
+        column.name: generation_of(column, table, resource=resource)
+        for column in lacking
+        if GENERATION in column.metadata
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def completed(
+    given: Sequence[Assignment],
+    table: Schema,
+    kept: Callable[[tree.ColumnRef], Expr] | None = lambda column: column,
+    *,
+    resource: str,
+    field: str,
+) -> tuple[Assignment, ...]:
+    """The assignments of an update or an insert, with those of columns that it does not give, in
+    the order of the table's columns.
+
+    Args:
+        kept: how the statement names a column of the row that keeps its value; None for an insert.
+    Raises: InvalidStatement.
+    """
+    found = {item.column: item for item in given}
+
+    def now(node: Expr) -> Expr:
+        if not isinstance(node, tree.ColumnRef):
+            return node
+        name, *below = node.parts
+        if name not in found:
+            if kept is not None:
+                return kept(node)
+            return tree.Cast(operand=tree.Literal(value=None, type=NULL), type=node.type)
+        value = found[name].value
+        if not below:
+            return value
+        if not isinstance(value, tree.ColumnRef):
+            raise InvalidStatement(
+                "a generated column reads a field of a column that gets a new value",
+                resource=resource,
+                field=field,
+                found=".".join(node.parts),
+                expected="a value for the generated column, too",
+            )
+        return replace(node, parts=(*value.parts, *below))
+
+    absent = {
+        column.name: column
+        for column in table.columns
+        if column.name not in found and (kept is None or GENERATION in column.metadata)
+    }
+    for name, value in _values(table, absent, resource).items():
+        reads = referenced(value) & found.keys()
+        if kept is not None and not reads:
+            continue
+        for each in reads:
+            _require_same(found[each], name, resource, field)
+        found[name] = Assignment(name, tree.mapped(value, now), absent[name].nullable)
+    return tuple(found[column.name] for column in table.columns if column.name in found)
+
+
+def _require_same(item: Assignment, name: str, resource: str, field: str) -> None:
+    """Check that a value from which a column is computed is the same in both places."""
+    for node in tree.walk(item.value):
+        if isinstance(node, tree.Call) and not FUNCTIONS[node.function].deterministic:
+            raise InvalidStatement(
+                f"the generated column {visible(name)[:80]} reads a value that is another one each "
+                "time",
+                resource=resource,
+                field=f"{field}.{visible(item.column)[:80]}",
+                found=node.function,
+                expected="the same value for the same row",
+            )
 
 
 def stored(value: Expr, column: SchemaColumn, source: ExpressionText) -> Expr:

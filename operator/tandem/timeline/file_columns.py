@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from tandem.delta import stats as stats_
 from tandem.delta.actions import AddFile
+from tandem.delta.clustering import CUBE_COLUMNS, CUBE_ID, PROVIDER, is_by
 from tandem.delta.log import files as files_
 from tandem.distinct import BoolArray, IntArray, number_rows
 from tandem.intervals import ALWAYS, IntervalSet, TimeInterval
@@ -50,6 +51,7 @@ class FileColumns:
         self._adds: dict[int, AddFile] = {}
         self._among: tuple[frozenset[str], BoolArray] | None = None
         self._have_layout: dict[str, BoolArray] = {}
+        self._cubes: dict[tuple[str, ...], IntArray] = {}
 
     def ordered(self, name: str) -> IntArray:
         """A column of numbers, in the order of places."""
@@ -182,6 +184,22 @@ class FileColumns:
             same = pc.fill_null(pc.equal(self.layouts, label), False)
             self._have_layout[label] = same.to_numpy(zero_copy_only=False)
         return self._have_layout[label]
+
+    def cubes(self, columns: tuple[str, ...]) -> IntArray:
+        """For each file the number of the Z-cube, by these clustering columns, that it is in: 0 if
+        it was not clustered, -1 if it is in order of other columns, or another clustering
+        implementation's."""
+        if columns not in self._cubes:
+            by, ids = self.tags(CUBE_COLUMNS), self.tags(CUBE_ID)
+            ours = [each for each in by.unique().to_pylist() if each and is_by(each, columns)]
+            same = np.asarray(pc.is_in(by, pa.array(ours, pa.string())))
+            tagged = np.asarray(pc.and_(pc.is_valid(by), pc.is_valid(ids)))
+            provider = self._table["clustering_provider"].take(pa.array(self._order))
+            free = np.asarray(pc.is_in(provider, pa.array([None, PROVIDER], pa.string())))
+            numbers = np.asarray(pc.fill_null(ids.dictionary_encode().indices, -1)) + 1
+            found = np.where(free & (same | ~tagged), np.where(tagged, numbers, 0), -1)
+            self._cubes[columns] = found.astype(np.int64)
+        return self._cubes[columns]
 
     def tags(self, key: str) -> pa.Array:
         """For each file the value of a tag, or null."""

@@ -138,6 +138,10 @@ class SegmentFiles(Sequence[SegmentFile]):
         """Which of the files have their rows in this order."""
         return self.columns.have_layout(label)[self.places]
 
+    def cubes(self, columns: Sequence[str]) -> IntArray:
+        """For each file the number of its Z-cube: as `FileColumns.cubes`."""
+        return self.columns.cubes(tuple(columns))[self.places]
+
     def where(self, mask: BoolArray) -> SegmentFiles:
         """The files for which `mask` (one entry per file) is true."""
         return SegmentFiles(self.columns, self.places[mask])

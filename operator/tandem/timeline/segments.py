@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tandem.delta.actions import AddFile, Commit, RemoveFile
+from tandem.delta.clustering import CUBE_COLUMNS, CUBE_ID
 from tandem.delta.log import files as files_
 from tandem.distinct import BoolArray, IntArray
 from tandem.intervals import TimeInterval
@@ -369,6 +370,8 @@ def successor_tags(add: AddFile, *, row_map: str, layout: str = "") -> dict[str,
     ours = {key: value for key, value in add.tags.items() if key.startswith(_OURS)}
     if layout and ours.get(TAG_LAYOUT) != layout:
         ours.pop(TAG_LAYOUT, None)
+    if TAG_LAYOUT in ours:
+        ours |= {key: add.tags[key] for key in (CUBE_ID, CUBE_COLUMNS) if key in add.tags}
     return {
         **ours,
         TAG_SEGMENT: segment_name(add),

@@ -57,6 +57,7 @@ from tandem.spark.runtime.control import (
 from tandem.spark.runtime.frames import dead_rows
 from tandem.spark.runtime.row_files import InputSplit, RowFiles, RowsWork, TaskRows, joined
 from tandem.spark.runtime.written_facts import store_facts
+from tandem.statements.local.absent import filled
 
 Hook = Callable[[str], None]
 """Receives where a job is: `written` (its files, nothing else), `published` (its result)."""
@@ -296,7 +297,8 @@ class QuickJobs:
             return
         source = pq.read_table(unquote(urlsplit(job.source_location).path))
         own = arrow_schema(opened.table.without_row_ids)
-        source = _aligned(source, own, job.source_location)
+        given = source.column_names
+        source = filled(_aligned(source, own, job.source_location), spec.table.schema_string, given)
         together = 0
         if job.borders is None:
             outputs = _write(opened, source, job.target_file_size)

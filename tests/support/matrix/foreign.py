@@ -323,8 +323,6 @@ _ELSEWHERE: dict[str, Foreign] = {
         appended([{**row, "g": row["k"] * 2} for row in NEW]),
         shape="generated",
         blind=True,
-        refuses=_CONSTRAINED,
-        next_refused=frozenset({"update"}),
     ),
     "W10-identity-column": Foreign(
         _spark(f"INSERT INTO {{table}} (id, k, v, ts) SELECT {_INSERTED} FROM range(100, 110)"),

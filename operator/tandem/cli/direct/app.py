@@ -36,7 +36,12 @@ OUTPUT = option(
     "--output",
 )
 QUIET = option(False, "Hide progress.", "-q", "--quiet")
-TARGET_FILE_SIZE = option(None, "Target size of output files; 128Mi by default.", metavar="SIZE")
+TARGET_FILE_SIZE = option(
+    None,
+    "Target size of output files. By default 128Mi; of a compaction, the table's "
+    "delta.targetFileSize first.",
+    metavar="SIZE",
+)
 FILE_FILTER = option(
     None,
     "Only files that may hold matching rows, by statistics and partition values.",
@@ -91,14 +96,18 @@ def _direct(asked: Callable[..., DirectOperation]) -> Command:
 
 @_direct
 def compact(
-    *, where: str | None = FILE_FILTER, target_file_size: str | None = TARGET_FILE_SIZE
+    *,
+    where: str | None = FILE_FILTER,
+    cluster: bool = option(False, "Cluster rows by the table's clustering columns (CLUSTER BY)."),
+    target_file_size: str | None = TARGET_FILE_SIZE,
 ) -> DirectOperation:
     """Rewrite small files as larger ones: OPTIMIZE.
 
     Other writers need not stop. Files that are large enough and have few deleted rows are left
-    alone.
+    alone; with --cluster, those that are clustered.
     """
-    return _compaction(where, target_file_size, None)
+    layout = Typed("--cluster", {"strategy": "Clustering"}) if cluster else None
+    return _compaction(where, target_file_size, layout)
 
 
 @_direct

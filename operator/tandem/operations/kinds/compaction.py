@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Literal
 
 from tandem.delta.actions import AddFile, Txn
+from tandem.delta.clustering import clustering_columns, cube_tags
+from tandem.delta.properties import TARGET_FILE_SIZE, target_file_size
 from tandem.errors import InvalidSpec
 from tandem.intervals import IntervalSet
 from tandem.jobs.formats import InputFile, JobBin, JobLayout, RewriteJob
@@ -45,10 +46,16 @@ from tandem.operations.kinds.time_column import time_borders, time_column, times
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, Planned, Work
 from tandem.planning.compaction import plan_compaction
-from tandem.planning.layout import checked_columns, rewrite_criterion
+from tandem.planning.layout import checked_columns, clustered_by, rewrite_criterion
 from tandem.planning.major import taken_intervals, within
 from tandem.planning.plans import CompactionPlan, CompactionRequest, SegmentRun, proposed_names
-from tandem.spec.compaction import LayoutStrategy, LockGranularity, Spanning, TableCompaction
+from tandem.spec.compaction import (
+    DEFAULT_TARGET_FILE_SIZE,
+    LayoutStrategy,
+    LockGranularity,
+    Spanning,
+    TableCompaction,
+)
 from tandem.spec.fields import Granularity, format_quantity
 from tandem.spec.status import OperationResult, Plan
 from tandem.timeline import lineage
@@ -219,6 +226,16 @@ class CompactionKind(RewriteKind):
     ) -> Plan:
         locks = self._locks(plan, exclusive=work.exclusive)
         summary = _summary(plan, work.snapshot.version, locks_described(work, locks))
+        found = work.snapshot.metadata.configuration.get(TARGET_FILE_SIZE)
+        if found is not None and self._resource.spec.target_file_size is None:
+            used = target_file_size({TARGET_FILE_SIZE: found}) is not None
+            why = (
+                f"{TARGET_FILE_SIZE} of the table"
+                if used
+                else (f"the default, since {TARGET_FILE_SIZE} = {found} is no size")
+            )
+            size_ = f"{format_quantity(request.target_file_size)}: {why}"
+            summary = summary.model_copy(update={"target_file_size": size_})
         if borders is None and request.layout is LayoutStrategy.BIN_PACK:
             keeps_deleted = work.table.will_write_vectors(work.snapshot)
             copies = described(
@@ -269,7 +286,7 @@ class CompactionKind(RewriteKind):
         job = RewriteJob(
             inputs=tuple(inputs),
             bins=tuple(bins),
-            target_file_size=self._resource.spec.target_file_size,
+            target_file_size=request.target_file_size,
             layout=layout,
             min_row_group_rows=self._resource.spec.min_row_group_rows if copies else None,
             edits=self.serves_edits(work, plan.input_bytes),
@@ -335,13 +352,21 @@ class CompactionKind(RewriteKind):
                 custom.where, text, resource=self._resource.id, field="spec.custom.where"
             )
             selected = Selection(where, work.snapshot).paths(work.snapshot.files)
-        columns = checked_columns(
-            spec.layout.columns,
-            work.snapshot.schema,
-            work.snapshot.partition_columns,
-            resource=self._resource.id,
+        if spec.layout.strategy is LayoutStrategy.CLUSTERING:
+            columns = clustered_by(
+                work.snapshot.domains, work.snapshot.schema, resource=self._resource.id
+            )
+        else:
+            columns = checked_columns(
+                spec.layout.columns,
+                work.snapshot.schema,
+                work.snapshot.partition_columns,
+                resource=self._resource.id,
+            )
+        size = target_file_size(work.snapshot.metadata.configuration) or DEFAULT_TARGET_FILE_SIZE
+        request = CompactionRequest.of(
+            spec, selected=selected, target_file_size=size, resource=self._resource.id
         )
-        request = CompactionRequest.of(spec, selected=selected, resource=self._resource.id)
         return replace(request, layout_columns=columns)
 
     # Committing
@@ -349,6 +374,14 @@ class CompactionKind(RewriteKind):
     def decide(self, work: Work) -> Decision:
         if self._batch is not None and has_ended(work.snapshot, self._batch.batch.operation):
             return Decision(Verdict.SUPERSEDED, "its operation has ended")
+        _, job = work.frozen
+        assert isinstance(job.job, RewriteJob)
+        order, snapshot = job.job.layout, work.snapshot
+        if order is not None and order.strategy == "Clustering":
+            columns = tuple(clustering_columns(snapshot.domains, snapshot.schema))
+            if columns != order.columns:
+                now = ", ".join(columns) or "none"
+                return Decision(Verdict.REPLAN, f"the clustering columns of the table are {now}")
         return super().decide(work)
 
     def change(self, work: Work) -> CommitContent:
@@ -386,6 +419,7 @@ class CompactionKind(RewriteKind):
             work, removed, decision.cuts, outputs, files, sources, heirs, new, numbers
         )
         map_path = attempt_files.row_map(plan.operation_id, plan.attempt)
+        clusters = order is not None and order.strategy == "Clustering"
 
         def tags_of(output: OutputFile) -> dict[str, str]:
             run = plan.runs[output.run]
@@ -399,13 +433,18 @@ class CompactionKind(RewriteKind):
             )
             if run.chunk:
                 tags[TAG_CHUNK] = run.chunk
+            if clusters and order is not None:
+                # One cube, also of several batches: otherwise Delta's OPTIMIZE would merge them.
+                of = self._batch.batch.operation if self._batch else work.identity.operation_id
+                tags |= cube_tags(of, order.columns)
             return tags | roots[output.path]
 
         change = self.change_set(work, decision, removed.values(), tags_of, numbers=numbers)
-        if order is None or order.strategy != "ZOrder":
+        if order is None or order.strategy == "Sort":
             return change
         by = json.dumps(order.columns, ensure_ascii=False, separators=(",", ":"))
-        return replace(change, parameters={**change.parameters, "zOrderBy": by})
+        name = "clusterBy" if clusters else "zOrderBy"
+        return replace(change, parameters={**change.parameters, name: by})
 
     def _names(
         self, work: Work, removed: Iterable[AddFile], runs: set[int], numbers: SegmentNumbers
@@ -437,10 +476,9 @@ def _divided(
 def _job_layout(request: CompactionRequest) -> JobLayout | None:
     if request.layout is LayoutStrategy.BIN_PACK:
         return None
-    strategy: Literal["Sort", "ZOrder"] = (
-        "Sort" if request.layout is LayoutStrategy.SORT else "ZOrder"
+    return JobLayout.model_validate(
+        {"strategy": request.layout.value, "columns": request.layout_columns}
     )
-    return JobLayout(strategy=strategy, columns=request.layout_columns)
 
 
 def _summary(plan: CompactionPlan, version: int, locks: tuple[str, ...]) -> Plan:

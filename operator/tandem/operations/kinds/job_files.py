@@ -15,6 +15,7 @@ from pyroaring import BitMap64
 
 from tandem.delta import dv
 from tandem.delta.actions import BASE_ROW_ID, ROW_COMMIT_VERSION, AddFile
+from tandem.delta.clustering import CUBE_ID, PROVIDER
 from tandem.delta.datafiles.copyable import DELETED_SHARE, Unfit, counted_reasons, is_small
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.protocol import feeds_changes
@@ -314,4 +315,5 @@ def output_add(output: OutputFile, tags: Mapping[str, str]) -> AddFile:
         data_change=True,
         stats=output.stats,
         tags=dict(tags),
+        extra={"clusteringProvider": PROVIDER} if CUBE_ID in tags else {},
     )

@@ -22,6 +22,7 @@ from tandem.delta.change_feed import ChangeType
 from tandem.delta.datafiles.reader import DataFileReader
 from tandem.delta.log.files import to_adds
 from tandem.delta.log.snapshot import Snapshot
+from tandem.delta.properties import target_file_size
 from tandem.delta.scan import table_format
 from tandem.errors import ManifestInvalid
 from tandem.jobs.formats import InputFile, JobSpec, LogBlock, LogMergeJob
@@ -78,7 +79,7 @@ from tandem.reconcile.feed import ChangedRows
 from tandem.rowmap.run_table import to_array, to_bitmap
 from tandem.spark.jobs.log_merge import WrittenWinners, write_winners
 from tandem.spark.runtime.control import origin_of
-from tandem.spec.compaction import CompactionType, TableCompaction
+from tandem.spec.compaction import DEFAULT_TARGET_FILE_SIZE, CompactionType, TableCompaction
 from tandem.spec.status import MERGES_LOG, Plan, Reconciled, RowsAffected
 from tandem.spec.update import TableUpdate
 from tandem.storage.paths import LOG_FOLDER
@@ -171,7 +172,9 @@ class LogMergeKind:
             keys=settings.keys,
             ordering_column=settings.ordering_column,
             mark=found.state.mark,
-            target_file_size=self._resource.spec.target_file_size,
+            target_file_size=self._resource.spec.target_file_size
+            or target_file_size(work.snapshot.metadata.configuration)
+            or DEFAULT_TARGET_FILE_SIZE,
         )
         summary = summary.model_copy(
             update={

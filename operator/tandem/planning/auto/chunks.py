@@ -75,7 +75,7 @@ def decide(
         children: all automatic compactions of this table that exist, in any order.
     """
     assert table.granularity is not None
-    found = table.chunks(_request(policy, chunks))
+    found = table.chunks(_request(policy, chunks, table.target_file_size))
     due = [_named(each, chunks, table) for each in in_order(found, chunks)]
     lines, labels = frozenset(each.line for each in due), tuple(each.label for each in due)
 
@@ -114,10 +114,12 @@ def decide(
     return ChunksDecision((candidate,), "", lines, labels)
 
 
-def _request(policy: AutomaticCompaction, chunks: AutomaticChunks) -> CompactionRequest:
+def _request(
+    policy: AutomaticCompaction, chunks: AutomaticChunks, target_file_size: int
+) -> CompactionRequest:
     return CompactionRequest(
         CompactionType.SEMI_MAJOR,
-        target_file_size=chunks.target_file_size,
+        target_file_size=chunks.target_file_size or target_file_size,
         layout=chunks.layout.strategy,
         layout_columns=chunks.layout.columns,
         skip_offset_ms=policy.skip_offset_from_latest,

@@ -301,7 +301,7 @@ def _minor(
         thresholds=policy.minor.thresholds,
         preserve=policy.minor.preserve,
         max_segment_size=policy.minor.max_segment_size,
-        target_file_size=policy.minor.target_file_size,
+        target_file_size=policy.minor.target_file_size or table.target_file_size,
         adjacent_only=policy.minor.adjacent_only,
         skip_offset_ms=policy.skip_offset_from_latest,
         excluded=held,

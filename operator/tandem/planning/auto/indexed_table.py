@@ -22,6 +22,7 @@ from tandem.planning.auto.facts import TableId
 from tandem.planning.compaction import minor_runs, plan_compaction, skipped_files, why_no_minor
 from tandem.planning.major import useful_bins_of
 from tandem.planning.plans import DELETED_SHARE, Bin, CompactionRequest, by_chunk
+from tandem.spec.compaction import DEFAULT_TARGET_FILE_SIZE
 from tandem.spec.table import Granularity
 from tandem.timeline.chunks import TAG_MASKED, TimeColumn, is_one_chunk, parse_masked
 from tandem.timeline.segment_files import SegmentFile, SegmentFiles
@@ -128,6 +129,11 @@ class AutomaticTable(Protocol):
     def id(self) -> TableId: ...
 
     @property
+    def target_file_size(self) -> int:
+        """Bytes of output files where the policy does not say."""
+        ...
+
+    @property
     def granularity(self) -> Granularity | None:
         """That of its time chunks; None without a time column."""
         ...
@@ -154,6 +160,7 @@ class TableFacts:
     id: TableId
     segments: Sequence[Segment]
     granularity: Granularity | None = None
+    target_file_size: int = DEFAULT_TARGET_FILE_SIZE
 
     def minor_runs(self, request: CompactionRequest) -> MinorRuns:
         plan = plan_compaction(self.segments, request, granularity=self.granularity)
@@ -327,6 +334,7 @@ class IndexedTable:
     def __init__(self, id_: TableId, files: pa.Table, time: TimeColumn) -> None:
         assert time.granularity is not Granularity.ALL
         self._id = id_
+        self.target_file_size = DEFAULT_TARGET_FILE_SIZE
         self.live = LiveIndex(files, time)
         self._minor = _MinorCache()
         self._groups = _GroupCache()

@@ -2,7 +2,8 @@
 Also the job of a replace, which checks that the rows are in its scope, and finds the rows of files
 that are.
 
-Columns are matched by name. A column that the source lacks becomes null if the table allows it;
+Columns are matched by name. A column that the source lacks gets its default, is generated, or
+becomes null if the table allows it;
 a column that the table lacks, and a value that does not fit its column, are errors: an ingest never
 drops data silently.
 """
@@ -31,7 +32,13 @@ from tandem.spark.runtime.control import (
     reported,
     to_file,
 )
-from tandem.spark.runtime.frames import each_in_a_task, isolated_session, table_schema, write_rows
+from tandem.spark.runtime.frames import (
+    each_in_a_task,
+    isolated_session,
+    table_schema,
+    with_absent,
+    write_rows,
+)
 from tandem.spark.runtime.listing import ListedSource
 from tandem.spark.runtime.row_files import (
     INPUT,
@@ -323,23 +330,18 @@ def _ingest(control: Control, spark: SparkSession, job: IngestJob | ReplaceJob) 
     checked(job.source_format, job.source_options)
     bounded = declared_char_types(spec.table.schema_string)
     source = None if job.source_format == "Delta" else readers.open_source(control)
-    found = [
-        align_columns(
-            rows.frame,
-            schema,
-            rows.path or job.source_location,
-            bounded,
-            rows.where,
-            csv=job.source_format == "Csv",
-        )
-        for rows in readers.read(control, spark, schema, source=source, places=True)
-    ]
-    rows = reduce(lambda a, b: a.unionAll(b), found) if found else spark.createDataFrame([], schema)
+    csv, sparse = job.source_format == "Csv", job.source_format == "Json"
+    found = []
+    for rows in readers.read(control, spark, schema, source=source, places=True):
+        place = rows.path or job.source_location
+        aligned = align_columns(rows.frame, schema, place, bounded, rows.where, csv=csv)
+        found.append(with_absent(aligned, spec.table, rows.frame.columns, sparse=sparse))
+    new = reduce(lambda a, b: a.unionAll(b), found) if found else spark.createDataFrame([], schema)
     outside = None
     if isinstance(job, ReplaceJob):
         outside = observation() if job.drops_outside else None
-        rows = restricted(rows, schema, job.scope, outside)
-    written = write_rows(control, _few(rows), _rows_work(control, job, schema.names))
+        new = restricted(new, schema, job.scope, outside)
+    written = write_rows(control, _few(new), _rows_work(control, job, schema.names))
     result = _written(control, written, source)
     left_out = int(outside.get["rows"]) if outside is not None else 0
     return result.model_copy(update={"rows_outside": left_out})

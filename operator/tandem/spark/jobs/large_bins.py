@@ -56,6 +56,8 @@ from tandem.spark.jobs.sorted_bins import (
     ORDER_BYTES,
     effective,
     in_batches,
+    key_of,
+    key_paths,
     live_rows,
     part_writer,
     parts_of,
@@ -215,7 +217,8 @@ class LargeSort:
             nulls = np.zeros(len(self._columns), dtype=np.bool_)
             size = 0
             found = [self._key_schema.empty_table()]
-            for row_bytes, first, batch in self._rows(split, self._columns):
+            for row_bytes, first, whole in self._rows(split, self._outermost):
+                batch = self._keys_of(whole)
                 rows = batch.num_rows
                 size += row_bytes * rows
                 nulls |= [column.null_count > 0 for column in batch.columns]
@@ -247,7 +250,7 @@ class LargeSort:
         count = 1 << bits_of(len(columns))
         picked = tuple(k.take(pa.array(quantiles(codes_of(k), count))) for k in columns.values())
         cuts = Cuts(number, ranges, rows, picked, sample.nulls)
-        z = pa.table({Z: self._z_values(columns, cuts), PLACE: rows[PLACE]})
+        z = pa.table({Z: self._z_values([*columns.values()], cuts), PLACE: rows[PLACE]})
         return replace(cuts, bounds=bounds_of(z, self._keys, ranges * bin_.parts))
 
     # Cutting
@@ -275,7 +278,8 @@ class LargeSort:
         """Takes the batches."""
         columns = whole_columns(held, [*self._table.data_schema.names, PLACE])
         if self._z:
-            columns[Z] = self._z_values(columns, cuts)
+            values = [key_of(columns[path[0]], path) for path in key_paths(self._layout)]
+            columns[Z] = self._z_values(values, cuts)
         first_part = self.bins[cuts.number].first_part
         for range_, rows in cut_into_ranges(columns, self._keys, cuts.bounds, self._block_bytes):
             part, within = divmod(range_, cuts.ranges)
@@ -283,13 +287,14 @@ class LargeSort:
         columns.clear()
         release_unused()
 
-    def _z_values(self, columns: Mapping[str, Any], cuts: Cuts) -> Any:
+    def _z_values(self, columns: Sequence[Any], cuts: Cuts) -> Any:
         keys, bounds = [], []
-        for name, quantile in zip(self._columns, cuts.quantiles, strict=True):
-            codes = codes_of(one_array([quantile, columns[name]]))
+        for column, quantile in zip(columns, cuts.quantiles, strict=True):
+            codes = codes_of(one_array([quantile, column]))
             bounds.append(codes.values[: len(quantile)])
             keys.append(replace(codes, values=codes.values[len(quantile) :]))
-        return pa.array(z_values(keys, bounds, cuts.nulls).view(np.int64))
+        hilbert = self._layout.strategy == "Clustering"
+        return pa.array(z_values(keys, bounds, cuts.nulls, hilbert=hilbert).view(np.int64))
 
     # Sorting
 
@@ -435,8 +440,18 @@ class LargeSort:
         return self._layout.columns
 
     @property
+    def _outermost(self) -> tuple[str, ...]:
+        """The columns to read for those of the order."""
+        return tuple(dict.fromkeys(path[0] for path in key_paths(self._layout)))
+
+    def _keys_of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        paths = key_paths(self._layout)
+        arrays = [key_of(batch.column(path[0]), path) for path in paths]
+        return pa.RecordBatch.from_arrays(arrays, names=list(self._columns))
+
+    @property
     def _z(self) -> bool:
-        return self._layout.strategy == "ZOrder"
+        return self._layout.strategy != "Sort"
 
     @property
     def _keys(self) -> tuple[str, ...]:
@@ -445,7 +460,9 @@ class LargeSort:
 
     @cached_property
     def _key_schema(self) -> pa.Schema:
-        types = [to_arrow_field(self._table.schema[name]).type for name in self._columns]
+        paths = key_paths(self._layout)
+        empty = {path[0]: to_arrow_field(self._table.schema[path[0]]).type for path in paths}
+        types = [key_of(pa.array([], empty[path[0]]), path).type for path in paths]
         fields = [pa.field(name, type_) for name, type_ in zip(self._columns, types, strict=True)]
         return pa.schema([*fields, pa.field(PLACE, pa.uint32())])
 

@@ -7,9 +7,9 @@ distinct, numpy's fast sort of integers is also a stable one, and no comparison 
 Null comes last, NaN before it, and 0.0 equals -0.0, as in Spark's sort.
 
 For a z-order each column's values are numbered by quantiles of a sample, spread over all bits that
-a column has, and the bits of all columns are interleaved. So columns of any type, range and
-distribution have equal weight, also one with few distinct values (`docs/decisions/
-0080-sorted-rows.md`).
+a column has, and the bits of all columns are interleaved, or give a place on a Hilbert curve. So
+columns of any type, range and distribution have equal weight, also one with few distinct values
+(`docs/decisions/0080-sorted-rows.md`).
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ WORD: Final = 64
 _SIGN: Final = 1 << (WORD - 1)
 SAMPLE: Final = 1 << 18
 """Rows from which the quantiles of a z-order are taken, if there are more."""
+_AT_ONCE: Final = 1 << 20
+"""Rows whose places on a Hilbert curve are found at once."""
 _TABLE: Final = 1 << 20
 """Codes below this are looked up in a table."""
 _SHORT_DECIMAL: Final = 18
@@ -129,13 +131,13 @@ def _by_word(order: Rows | None, word: Words) -> Rows:
     return places if order is None else order[places]
 
 
-def z_codes(keys: Sequence[Codes]) -> Codes:
+def z_codes(keys: Sequence[Codes], *, hilbert: bool = False) -> Codes:
     """The z-values of all rows of a bin by these columns."""
     chosen = sampled_rows(len(keys[0].values))
     samples = [replace(key, values=key.values[chosen]) for key in keys]
     bits = bits_of(len(keys))
     bounds = [each.values[quantiles(each, 1 << bits)] for each in samples]
-    values = z_values(keys, bounds, [key.has_null for key in keys])
+    values = z_values(keys, bounds, [key.has_null for key in keys], hilbert=hilbert)
     return Codes(values, (1 << bits * len(keys)) - 1, (1 << bits * len(keys)) - 1)
 
 
@@ -171,8 +173,14 @@ def quantiles(sample: Codes, count: int) -> npt.NDArray[np.int64]:
     return distinct
 
 
-def z_values(keys: Sequence[Codes], bounds: Sequence[Words], nulls: Sequence[bool]) -> Words:
-    """The z-values of some rows of a bin.
+def z_values(
+    keys: Sequence[Codes],
+    bounds: Sequence[Words],
+    nulls: Sequence[bool],
+    *,
+    hilbert: bool = False,
+) -> Words:
+    """The z-values of some rows of a bin, or their places on a Hilbert curve.
 
     Args:
         bounds: the codes of each column's quantiles, ascending.
@@ -180,6 +188,7 @@ def z_values(keys: Sequence[Codes], bounds: Sequence[Words], nulls: Sequence[boo
     """
     bits = bits_of(len(keys))
     found = np.zeros(len(keys[0].values), dtype=np.uint64)
+    axes = []
     for number, (key, cuts, has_null) in enumerate(zip(keys, bounds, nulls, strict=True)):
         # Null has a bucket of its own.
         last = len(cuts) + has_null
@@ -187,16 +196,48 @@ def z_values(keys: Sequence[Codes], bounds: Sequence[Words], nulls: Sequence[boo
         # Spread over all numbers of this many bits: otherwise the few buckets of a column with few
         # values would matter only where all other columns are equal.
         spread = buckets * ((1 << bits) - 1) // last if last else buckets
+        if hilbert:
+            axes.append(_by_bucket(key, cuts, spread.astype(np.uint16)))
+            continue
         # The bits of this column, where they are in a z-value, for each of its buckets.
         placed = np.zeros(last + 1, dtype=np.uint64)
         for bit in range(bits):
             place = bit * len(keys) + len(keys) - 1 - number
             placed |= ((spread >> bit) & 1).astype(np.uint64) << np.uint64(place)
         found |= _by_bucket(key, cuts, placed)
+    for start in range(0, len(found) if hilbert else 0, _AT_ONCE):
+        part = slice(start, start + _AT_ONCE)
+        found[part] = hilbert_places([axis[part].astype(np.uint64) for axis in axes], bits)
     return found
 
 
-def _by_bucket(key: Codes, bounds: Words, placed: Words) -> Words:
+def hilbert_places(axes: Sequence[Words], bits: int) -> Words:
+    """The places on a Hilbert curve of points whose coordinates have so many bits, which change
+    (J. Skilling, "Programming the Hilbert curve", 2004)."""
+    first, zero = axes[0], np.uint64(0)
+    for bit in range(bits - 1, 0, -1):
+        below = _ones(bit)
+        for axis in axes:
+            swapped = (first ^ axis) & below
+            is_set = axis >> np.uint64(bit) & np.uint64(1) != zero
+            first ^= np.where(is_set, below, swapped)
+            axis ^= np.where(is_set, zero, swapped)
+    for before, axis in pairwise(axes):
+        axis ^= before
+    flips = np.zeros(len(first), dtype=np.uint64)
+    for bit in range(bits - 1, 0, -1):
+        is_set = axes[-1] >> np.uint64(bit) & np.uint64(1) != zero
+        flips ^= np.where(is_set, _ones(bit), zero)
+    found = np.zeros(len(first), dtype=np.uint64)
+    for number, axis in enumerate(axes):
+        axis ^= flips
+        for bit in range(bits):
+            place = bit * len(axes) + len(axes) - 1 - number
+            found |= (axis >> np.uint64(bit) & np.uint64(1)) << np.uint64(place)
+    return found
+
+
+def _by_bucket(key: Codes, bounds: Words, placed: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """What `placed` says of the bucket of each row. Null has the last one."""
     if key.top < _TABLE:
         every = np.arange(key.top + 1, dtype=np.uint64)

@@ -16,7 +16,9 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from tandem.delta.clustering import path_of
 from tandem.delta.datafiles.reader import TableFormat
 from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile, repetitive_columns
 from tandem.errors import CountMismatch
@@ -63,8 +65,28 @@ def live_rows(input_: InputFile) -> int:
 
 def effective(layout: JobLayout) -> JobLayout:
     """A single column is in the order of its quantiles if it is in its own order."""
-    by_value = layout.strategy == "Sort" or len(layout.columns) == 1
-    return JobLayout(strategy="Sort", columns=layout.columns) if by_value else layout
+    columns = layout.columns
+    if layout.strategy == "Clustering" and len(columns) == len(path_of(columns[0])) == 1:
+        columns = path_of(columns[0])
+    elif len(columns) > 1 or layout.strategy == "Clustering":
+        return layout
+    return JobLayout(strategy="Sort", columns=columns)
+
+
+def key_paths(layout: JobLayout) -> tuple[tuple[str, ...], ...]:
+    """The columns of an order, each as names of fields from outside to inside."""
+    if layout.strategy == "Clustering":
+        return tuple(map(path_of, layout.columns))
+    return tuple((name,) for name in layout.columns)
+
+
+def key_of(column: Any, path: Sequence[str]) -> Any:
+    """The values of a column of an order, from those of the outermost field; in a null struct they
+    are null."""
+    for name in path[1:]:
+        # By position: Arrow takes a name that begins with a dot for a path.
+        column = pc.struct_field(column, [column.type.get_field_index(name)])
+    return column
 
 
 def sort_bin(
@@ -160,8 +182,10 @@ def release_unused() -> None:
 
 
 def _order(columns: dict[str, Any], layout: JobLayout, rows: int) -> Rows:
-    keys = [codes_of(columns[name]) for name in layout.columns]
-    return in_order([z_codes(keys)] if layout.strategy == "ZOrder" else keys, rows)
+    keys = [codes_of(key_of(columns[path[0]], path)) for path in key_paths(layout)]
+    if layout.strategy == "Sort":
+        return in_order(keys, rows)
+    return in_order([z_codes(keys, hilbert=layout.strategy == "Clustering")], rows)
 
 
 @dataclass

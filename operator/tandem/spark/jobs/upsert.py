@@ -38,6 +38,7 @@ from tandem.spark.runtime.frames import (
     isolated_session,
     table_schema,
     task_number,
+    with_absent,
 )
 from tandem.spark.runtime.listing import ListedSource
 from tandem.spark.runtime.row_files import RowFiles, RowsWork
@@ -290,17 +291,11 @@ def _rows(
     for rows in readers.read(control, spark, schema, source=source, places=True):
         place = rows.path or job.source_location
         _check_names(job, schema, rows.frame.schema, place)
-        found.append(
-            align_columns(
-                rows.frame,
-                schema,
-                place,
-                bounded,
-                rows.where,
-                field=job.field,
-                csv=job.source_format == "Csv",
-            )
+        csv, sparse = job.source_format == "Csv", job.source_format == "Json"
+        aligned = align_columns(
+            rows.frame, schema, place, bounded, rows.where, field=job.field, csv=csv
         )
+        found.append(with_absent(aligned, job.blocks, rows.frame.columns, sparse=sparse))
     return reduce(lambda a, b: a.unionAll(b), found) if found else spark.createDataFrame([], schema)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import pickle
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar, cast
@@ -122,6 +122,23 @@ def with_rules(rows: DataFrame, table: JobTable, where: Column | None = None) ->
         kept = F.coalesce(F.expr(rule.sql), F.lit(False))
         broken = F.when(~kept, F.lit(number)).otherwise(broken)
     return rows.withColumn(BROKEN, broken if where is None else F.when(where, broken))
+
+
+def with_absent(
+    rows: DataFrame, table: JobTable, given: Iterable[str], *, sparse: bool = False
+) -> DataFrame:
+    """Rows with the columns of the table, of which a source gave some and the others are NULL, with
+    the values of these; `sparse` is as in `absent_values`. Raises: InvalidStatement."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+    from tandem.statements.statement import absent_values
+    from tandem.statements.tree import quote_name, to_spark_sql
+
+    values = absent_values(table.schema_string, rows.columns, given, sparse=sparse)
+    for name, value in values.items():
+        found = F.coalesce(F.col(quote_name(name)), F.expr(to_spark_sql(value)))
+        rows = rows.withColumn(name, found)
+    return rows
 
 
 def write_rows(control: Control, rows: DataFrame, work: RowsWork) -> list[TaskRows]:

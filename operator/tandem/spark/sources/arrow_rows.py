@@ -28,6 +28,7 @@ from tandem.spark.sources.options import check_option_names, checked, source_job
 from tandem.spark.sources.readers import SourceFiles, delta_files, open_source, parquet_files
 from tandem.spark.sources.text_records import RecordsWork, TextFile, records
 from tandem.statements.local import NeedsSpark
+from tandem.statements.local.absent import filled
 from tandem.statements.local.kernels import NOT_OURS
 from tandem.storage import open_store
 
@@ -69,7 +70,7 @@ def load(
 
     Args:
         table, names: the columns that the rows get, by logical name. Those that the source lacks
-            are NULL.
+            have their default, a generated column what its expression says, or NULL.
         required: columns that the source must have.
     Raises: NeedsSpark; InvalidSpec, StatementFailed, SourceUnreadable, StorageError.
     """
@@ -89,6 +90,7 @@ def load(
     loose = job_table_format(table)
     schema = arrow_schema(replace(loose, schema=all_nullable(loose.schema)), names)
     tables, size = [schema.empty_table()], 0
+    sparse = job.source_format == "Json"
     for rows in found:
         have = {name.lower(): name for name in rows.column_names}
         columns = [
@@ -97,7 +99,8 @@ def load(
             else pa.nulls(rows.num_rows, field.type)
             for field in schema
         ]
-        tables.append(pa.table(columns, schema=schema))
+        whole = pa.table(columns, schema=schema)
+        tables.append(filled(whole, table.schema_string, have, sparse=sparse))
         size += tables[-1].nbytes
         if size > MEMORY:
             raise NeedsSpark("a source that takes much memory")
