@@ -206,7 +206,7 @@ class ParquetDataWriter:
         self._values = dict(partition_values or {})
         self._repeated = {
             field.name: to_scalar(
-                self._values.get(field.physical_name),
+                self._values[field.physical_name],  # NULL is a value, too: never a default
                 field.type,
                 resource=self._prefix,
                 column=field.name,
