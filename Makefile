@@ -74,6 +74,7 @@ upgrade: setup ## Operations left half-way by the release before, and by us befo
 matrix: setup ## Every foreign writer with every operation; every case; the big simulation (an evening)
 	@$(BIN)/python tools/spark_setup.py --tests
 	@tools/build-etcd-clock.sh >/dev/null
+	@tools/fetch-golden-tables.sh >/dev/null
 	@PYTHONPATH=operator:tests:tools $(BIN)/python -m support.matrix.record --begin
 	@# One file may be a whole process's work, where it has Spark; cases without it are shared out.
 	@$(BIN)/pytest -n 2 --dist loadfile -o python_files='matrix_*.py' tests $(PYTEST_ARGS)

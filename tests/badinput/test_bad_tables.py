@@ -235,10 +235,13 @@ def test_a_link_that_leads_out_of_the_table(lake: BadLake, jobs: QuickJobs) -> N
     [(compaction(), "TableCompaction"), (update(), "TableUpdate")],
     ids=["compaction", "update"],
 )
+@pytest.mark.parametrize("counted", [True, False], ids=["counted", "without statistics"])
 def test_a_listed_file_is_absent(
-    operation: dict[str, Any], kind: str, lake: BadLake, jobs: QuickJobs
+    operation: dict[str, Any], kind: str, counted: bool, lake: BadLake, jobs: QuickJobs
 ) -> None:
     file = data_file(lake, 1)
+    if not counted:
+        without_statistics(lake, file)
     file.unlink()
     operation["spec"]["backoffLimit"] = 0  # else it is planned again a few times, which may help
     ended = lake.run(operation)

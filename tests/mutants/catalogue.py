@@ -14,7 +14,7 @@ FOLDER = Path(__file__).parent
 FILES = (
     *("rules", "replaces", "serving", "engine", "edits", "batches", "blocks", "automatic"),
     *("assignment", "index", "spread", "in_process", "children", "controllers", "row_ids"),
-    *("catalog", "feed"),
+    *("catalog", "feed", "clustering"),
 )
 """In the order of the page."""
 

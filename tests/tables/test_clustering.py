@@ -85,7 +85,13 @@ def checksum(spark: SparkSession, path: Path) -> Any:
     ).first()
 
 
-@pytest.mark.parametrize(("by", "filters"), CLUSTERED_BY.values(), ids=CLUSTERED_BY)
+@pytest.mark.parametrize(
+    ("by", "filters"),
+    [
+        pytest.param(*each, id=name, marks=() if name == "two" else pytest.mark.matrix)
+        for name, each in CLUSTERED_BY.items()
+    ],
+)
 def test_files_are_clustered_as_OPTIMIZE_does_it_which_then_rewrites_none(
     delta_spark: SparkSession, tmp_path: Path, by: str, filters: Sequence[str]
 ) -> None:
@@ -108,7 +114,9 @@ def test_files_are_clustered_as_OPTIMIZE_does_it_which_then_rewrites_none(
     assert added > 5
     read = files_read(delta_spark, ours, filters)
     of_delta = files_read(delta_spark, theirs, filters)
-    assert sum(read.values()) <= sum(of_delta.values()), (read, len(adds), of_delta, added)
+    # Where ours are a file more, a filter may read that one, too.
+    most = sum(of_delta.values()) + max(0, len(adds) - added)
+    assert sum(read.values()) <= most, (read, len(adds), of_delta, added)
     domains = snapshot.domains
     assert reason(lake.do(clustering(lake))) == "NothingToDo"
     assert optimized(delta_spark, ours) == (0, 0)

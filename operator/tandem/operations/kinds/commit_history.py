@@ -20,7 +20,7 @@ from pyroaring import BitMap64
 
 from tandem.delta import dv
 from tandem.delta.actions import AddFile, Commit, DeletionVector, Metadata, Protocol
-from tandem.delta.datafiles.conform import unreadable
+from tandem.delta.datafiles.conform import missing, unreadable
 from tandem.delta.log import files as files_
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import Snapshot
@@ -77,9 +77,9 @@ class VectorCache:
 
     def load(self, vectors: Iterable[DeletionVector]) -> None:
         """Make sure that these are cached; the missing ones are read together."""
-        missing = {v.unique_id: v for v in vectors if v.unique_id not in self.vectors}
-        loaded = dv.load_many(self.store, list(missing.values()), parallel=self.parallel)
-        self.vectors.update(zip(missing, loaded, strict=True))
+        unread = {v.unique_id: v for v in vectors if v.unique_id not in self.vectors}
+        loaded = dv.load_many(self.store, list(unread.values()), parallel=self.parallel)
+        self.vectors.update(zip(unread, loaded, strict=True))
 
     def dead(self, add: AddFile) -> BitMap64:
         """Positions deleted in a file. The caller must not modify the result."""
@@ -99,7 +99,11 @@ class VectorCache:
         if known is None:
             known = num_records_of(add.stats)
             if known is None:
-                with self.store.open_input(add.path) as source:
+                try:
+                    source = self.store.open_input(add.path)
+                except ObjectNotFound as error:
+                    raise missing(add.path) from error
+                with source:
                     try:
                         known = pq.ParquetFile(source).metadata.num_rows
                     except MemoryError:
