@@ -117,6 +117,11 @@ CASES: tuple[tuple[TableChange, TableState, TableState], ...] = (
         state(features=VECTORS | {"rowTracking"}),
     ),
     (
+        TableChange.FILE_DEMANDS,
+        state(partitions=("a",)),
+        state(partitions=("a",), features=VECTORS | {"materializePartitionColumns"}),
+    ),
+    (
         TableChange.CONSTRAINTS,
         state(),
         state(configuration={**ON, "delta.constraints.positive": "a > 0"}),
@@ -195,7 +200,7 @@ def test_the_rules_are_those_of_the_design(change: TableChange) -> None:
         assert rewrite is statement is Response.VECTORS
         return
     assert (rewrite is Response.CONFLICT) == (change in CONFLICTS_WITH_A_REWRITE)
-    if change is TableChange.ROW_IDS:
+    if change in (TableChange.ROW_IDS, TableChange.FILE_DEMANDS):
         assert rewrite is Response.VALIDATE
     else:
         assert rewrite in (Response.CONFLICT, Response.SURVIVE)

@@ -7,19 +7,21 @@ that no column has. An unknown feature always counts. No I/O.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from tandem.delta import change_feed
 from tandem.delta.actions import Metadata, Protocol
 from tandem.delta.schema import (
+    NESTED_IDS,
     PrimitiveType,
     StructType,
     check_names,
     column_mapping_mode,
     fields_of,
     has_arrow_form,
+    nested_paths,
     parse,
     types_of,
 )
@@ -208,18 +210,18 @@ _TABLE = (
             "we compare text by its bytes; rewrites compare none"),
     Feature("collations-preview", _field_key("__COLLATIONS"), _STATEMENTS,
             "we compare text by its bytes; rewrites compare none"),
-    Feature("materializePartitionColumns", _partitioned, _NEW_FILES,
-            "our data files do not repeat partition columns"),
+    Feature("materializePartitionColumns", _partitioned, _NOTHING,
+            "new files have the partition columns, too"),
     Feature("icebergCompatV1", _property("delta.enableIcebergCompatV1"), _WRITES,
-            "it forbids deletion vectors and wants partition columns in data files"),
-    Feature("icebergCompatV2", _property("delta.enableIcebergCompatV2"), _WRITES,
-            "it forbids deletion vectors and wants partition columns in data files"),
+            "it is superseded by icebergCompatV2"),
+    Feature("icebergCompatV2", _property("delta.enableIcebergCompatV2"), _NOTHING,
+            "new files have what Iceberg needs; Iceberg's own metadata is not written"),
     Feature("icebergCompatV3", _property("delta.enableIcebergCompatV3"), _WRITES,
-            "it needs row tracking and wants partition columns in data files"),
+            "that Iceberg can read the row ids of new files is not proven"),
     Feature("icebergWriterCompatV1", _property("delta.enableIcebergWriterCompatV1"), _WRITES,
-            "it builds on icebergCompatV2"),
+            "its rules for names and ids of columns are not checked"),
     Feature("icebergWriterCompatV3", _property("delta.enableIcebergWriterCompatV3"), _WRITES,
-            "it builds on icebergCompatV3"),
+            "its rules for names and ids of columns are not checked"),
     Feature("coordinatedCommits-preview", _property_set("delta.coordinatedCommits."), _WRITES,
             "commits go through a coordinator, not through the log folder", blocks_commits=True),
     Feature("catalogManaged", _always, _NOTHING,
@@ -446,6 +448,10 @@ def refusals(
             yield name, feature.why
     if not reads and keeps_row_ids(protocol, metadata):
         yield from (("rowTracking", why) for why in _loses_row_ids(protocol, metadata, kind))
+    if kind in _WRITES:
+        for version in _iceberg(protocol, metadata):
+            name = f"icebergCompatV{version}"
+            yield from ((name, why) for why in _not_for_iceberg(version, protocol, metadata))
 
 
 def _loses_row_ids(protocol: Protocol, metadata: Metadata, kind: OperationKind) -> Iterator[str]:
@@ -455,6 +461,55 @@ def _loses_row_ids(protocol: Protocol, metadata: Metadata, kind: OperationKind) 
     by_vectors = kind is OperationKind.DELETE and writes_deletion_vectors(protocol, metadata)
     if kind in _MOVES and not by_vectors and row_id_columns(protocol, metadata) is None:
         yield f"{' and '.join(_ROW_ID_COLUMNS)} do not name two columns that the schema lacks"
+
+
+def _iceberg(protocol: Protocol, metadata: Metadata) -> list[int]:
+    """The versions of Iceberg compatibility that the table has on."""
+    listed, schema = writer_features(protocol), StructType()
+    names = {n: FEATURES[f"icebergCompatV{n}"] for n in (1, 2, 3)}
+    return [n for n, each in names.items() if each.name in listed and each.in_use(metadata, schema)]
+
+
+def _not_for_iceberg(version: int, protocol: Protocol, metadata: Metadata) -> Iterator[str]:
+    """What in the table contradicts the feature ("Iceberg Compatibility" in the protocol, and
+    `IcebergCompat.scala` of Delta): Spark refuses to commit to it, too."""
+    if len(on := _iceberg(protocol, metadata)) > 1:
+        yield f"so are {' and '.join(f'V{n}' for n in on if n != version)}; enable one version"
+    if version < 2:
+        return
+    if column_mapping_mode(metadata.configuration) == "none":
+        yield "it needs column mapping"
+    if version == 2 and writes_deletion_vectors(protocol, metadata):
+        yield "it forbids deletion vectors; set delta.enableDeletionVectors to false"
+    if version == 3 and not keeps_row_ids(protocol, metadata):
+        yield f"it needs row tracking; set {_TRACKING} to true"
+    schema = parse(metadata.schema_string)
+    for field in schema:
+        if any(type_ == PrimitiveType("void") for type_ in types_of(field.type)):
+            yield f"column {field.name} is of type void"
+    for field in fields_of(schema):
+        ids = field.metadata.get(NESTED_IDS)
+        known = set(ids) if isinstance(ids, dict) else set()
+        if not known.issuperset(nested_paths(field)):
+            yield f"elements, keys or values in column {field.name} have no ids ({NESTED_IDS})"
+        for change in field.metadata.get("delta.typeChanges", ()):
+            if not _is_promotion(str(change.get("fromType")), str(change.get("toType"))):
+                yield (
+                    f"column {field.name} was widened from {change.get('fromType')} to "
+                    f"{change.get('toType')}, which Iceberg does not know"
+                )
+
+
+_INTEGERS = ("byte", "short", "integer", "long")
+
+
+def _is_promotion(old: str, new: str) -> bool:
+    """Whether Iceberg widens types so."""
+    if old in _INTEGERS and new in _INTEGERS:
+        return _INTEGERS.index(old) < _INTEGERS.index(new)
+    decimals = PrimitiveType(old).decimal, PrimitiveType(new).decimal
+    same_scale = decimals[0] and decimals[1] and decimals[0][1] == decimals[1][1]
+    return bool(same_scale) or (old, new) == ("float", "double")
 
 
 def _strange_types(schema: StructType) -> Iterator[tuple[str, str]]:
@@ -622,6 +677,17 @@ def feeds_changes(protocol: Protocol, metadata: Metadata) -> bool:
     if feature.name not in writer_features(protocol):
         return False
     return feature.in_use(metadata, StructType())
+
+
+def file_demands(protocol: Protocol, metadata: Metadata) -> tuple[bool, Sequence[int]]:
+    """What new data files must be like, as far as it is neither in the schema nor row tracking."""
+    return repeats_partitions(protocol, metadata), _iceberg(protocol, metadata)
+
+
+def repeats_partitions(protocol: Protocol, metadata: Metadata) -> bool:
+    """Whether new data files must have the partition columns, too."""
+    must = "materializePartitionColumns" in writer_features(protocol)
+    return bool(metadata.partition_columns) and (must or bool(_iceberg(protocol, metadata)))
 
 
 def row_id_columns(protocol: Protocol, metadata: Metadata) -> tuple[str, str] | None:

@@ -23,6 +23,11 @@ from tandem.errors import CorruptLog
 
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 COLUMN_ID = "delta.columnMapping.id"
+NESTED_IDS = "delta.columnMapping.nested.ids"
+"""The ids of elements, keys and values within a column, by their paths from its physical name."""
+_NO_IDS: Mapping[str, Any] = {}
+ICEBERG_ROW_IDS = (2147483540, 2147483539)
+"""The field ids of the columns of row ids and of versions that Iceberg reserves."""
 
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
 # Primitive type → Arrow type. `timestamp` is an instant, adjusted to UTC.
@@ -259,24 +264,32 @@ def _to_json(type_: DataType) -> Any:
             }
 
 
-def to_arrow_type(type_: DataType, *, physical: bool = False) -> pa.DataType:
+def to_arrow_type(
+    type_: DataType,
+    *,
+    physical: bool = False,
+    ids: Mapping[str, Any] = _NO_IDS,
+    path: str = "",
+) -> pa.DataType:
     """The Arrow type. `physical` names nested fields as data files do and gives them their
-    Parquet field ids. Raises: KeyError for a type that has no Arrow form (variant, interval)."""
+    Parquet field ids; `ids` are those of elements, keys and values in the column at `path`. Raises:
+    KeyError for a type that has no Arrow form (variant, interval)."""
+
+    def part(name: str, inner: DataType, nullable: bool) -> pa.Field:
+        own = f"{path}.{name}"
+        arrow = to_arrow_type(inner, physical=physical, ids=ids, path=own)
+        return pa.field(name, arrow, nullable, metadata=_id_metadata(ids.get(own)))
+
     match type_:
         case PrimitiveType():
             decimal = type_.decimal
             return pa.decimal128(*decimal) if decimal else _ARROW[type_.name]
         case ArrayType():
-            element = to_arrow_type(type_.element, physical=physical)
-            return pa.list_(pa.field("element", element, type_.contains_null))
+            return pa.list_(part("element", type_.element, type_.contains_null))
         case MapType():
             return pa.map_(
-                pa.field("key", to_arrow_type(type_.key, physical=physical), False),
-                pa.field(
-                    "value",
-                    to_arrow_type(type_.value, physical=physical),
-                    type_.value_contains_null,
-                ),
+                part("key", type_.key, False),
+                part("value", type_.value, type_.value_contains_null),
             )
         case StructType():
             return pa.struct([to_arrow_field(f, physical=physical) for f in type_.fields])
@@ -284,11 +297,14 @@ def to_arrow_type(type_: DataType, *, physical: bool = False) -> pa.DataType:
 
 def to_arrow_field(field_: Field, *, physical: bool = False) -> pa.Field:
     name = field_.physical_name if physical else field_.name
-    metadata = None
-    if physical and field_.field_id is not None:
-        metadata = {"PARQUET:field_id": str(field_.field_id)}
-    type_ = to_arrow_type(field_.type, physical=physical)
+    ids = field_.metadata.get(NESTED_IDS, _NO_IDS) if physical else _NO_IDS
+    type_ = to_arrow_type(field_.type, physical=physical, ids=ids, path=name)
+    metadata = _id_metadata(field_.field_id) if physical else None
     return pa.field(name, type_, field_.nullable, metadata=metadata)
+
+
+def _id_metadata(id_: int | None) -> dict[str, str] | None:
+    return None if id_ is None else {"PARQUET:field_id": str(id_)}
 
 
 def fields_of(type_: DataType) -> Iterator[Field]:
@@ -300,6 +316,22 @@ def fields_of(type_: DataType) -> Iterator[Field]:
     else:
         for inner in _types_in(type_):
             yield from fields_of(inner)
+
+
+def nested_paths(field_: Field) -> Iterator[str]:
+    """The keys in `NESTED_IDS` of all elements, keys and values of which the field is the nearest
+    one."""
+
+    def walk(type_: DataType, path: str) -> Iterator[str]:
+        parts = {
+            ArrayType: (("element", 0),),
+            MapType: (("key", 0), ("value", 1)),
+        }.get(type(type_), ())
+        for name, at in parts:
+            yield f"{path}.{name}"
+            yield from walk(_types_in(type_)[at], f"{path}.{name}")
+
+    return walk(field_.type, field_.physical_name)
 
 
 def types_of(type_: DataType) -> Iterator[DataType]:
@@ -325,3 +357,8 @@ def _types_in(type_: DataType) -> tuple[DataType, ...]:
 def column_mapping_mode(configuration: Mapping[str, str]) -> str:
     """`none`, `name` or `id`."""
     return configuration.get("delta.columnMapping.mode", "none").lower()
+
+
+def has_iceberg_row_ids(configuration: Mapping[str, str]) -> bool:
+    """Whether the columns of row ids have the field ids that Iceberg reserves."""
+    return configuration.get("delta.enableIcebergCompatV3", "").lower() == "true"

@@ -121,8 +121,9 @@ class JobTable(Format):
     `allowed_prefixes` bound absolute paths. `bloom_filters` are the columns of which new files get
     filters, by logical names as the schema spells them, and the share of absent values that a
     filter takes for present. `row_ids` are the columns in which new files keep the ids and versions
-    of the table's rows that they have, if there may be any and the table tracks them. Neither is
-    written down if there is none: earlier drivers know no such field.
+    of the table's rows that they have, if there may be any and the table tracks them.
+    `repeats_partitions`: new files have the partition columns, too. None of the three is written
+    down if it is not set: earlier drivers know no such field.
     """
 
     location: str
@@ -135,12 +136,16 @@ class JobTable(Format):
     allowed_prefixes: tuple[str, ...] = ()
     bloom_filters: dict[str, float] = Field(default_factory=dict)
     row_ids: tuple[str, str] | None = None
+    repeats_partitions: bool = False
 
     @model_serializer(mode="wrap")
     def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
         content = _without_unset(written(self), "row_ids", "rowIds")
         if not self.bloom_filters:
             del content["bloomFilters" if "bloomFilters" in content else "bloom_filters"]
+        if not self.repeats_partitions:
+            content.pop("repeatsPartitions", None)
+            content.pop("repeats_partitions", None)
         return content
 
     def with_columns(self, names: Collection[str]) -> JobTable:

@@ -24,6 +24,7 @@ from tandem.delta.actions import AddFile, Commit, DeletionVector, Metadata, Prot
 from tandem.delta.protocol import (
     OperationKind,
     constraints,
+    file_demands,
     refusals,
     row_id_columns,
     supports_deletion_vectors,
@@ -305,6 +306,8 @@ def differences(read: TableState, latest: TableState, kind: OperationKind) -> It
         yield TableChange.VECTORS_OFF
     if row_id_columns(read.protocol, old) != row_id_columns(latest.protocol, new):
         yield TableChange.ROW_IDS
+    if file_demands(read.protocol, old) != file_demands(latest.protocol, new):
+        yield TableChange.FILE_DEMANDS
     modes = column_mapping_mode(old.configuration), column_mapping_mode(new.configuration)
     if modes[0] != modes[1] and modes != ("none", "name"):
         yield TableChange.MAPPING_MODE

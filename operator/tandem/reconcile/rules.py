@@ -223,6 +223,7 @@ class TableChange(StrEnum):
     NULLABLE_CHANGED = "a column's nullability changed"
     FIELD_METADATA = "a column's metadata changed"
     ROW_IDS = "row tracking was enabled or disabled"
+    FILE_DEMANDS = "data files must have other columns or ids, as for Iceberg"
     CONSTRAINTS = "its constraints changed"  # `delta.appendOnly` is one of them
     PROPERTIES = "its properties changed"
 
@@ -264,6 +265,7 @@ TABLE_CHANGES: Mapping[TableChange, TableRule] = {
     TableChange.NULLABLE_CHANGED: TableRule(Response.SURVIVE, Response.VALIDATE),
     TableChange.FIELD_METADATA: TableRule(Response.SURVIVE, Response.VALIDATE),
     TableChange.ROW_IDS: TableRule(Response.VALIDATE, Response.VALIDATE),
+    TableChange.FILE_DEMANDS: TableRule(Response.VALIDATE, Response.VALIDATE),
     TableChange.CONSTRAINTS: TableRule(Response.SURVIVE, Response.VALIDATE),
     TableChange.PROPERTIES: TableRule(Response.SURVIVE, Response.SURVIVE),
 }

@@ -81,7 +81,7 @@ def key_of(footer: FileFooter) -> Key:
 
 def written_by_us(table: TableFormat) -> FileFooter:
     """The footer of a file without rows that our writer writes for a table."""
-    columns = all_nullable(table.data_schema)
+    columns = all_nullable(table.file_schema)
     fields = [to_arrow_field(each, physical=True).with_nullable(True) for each in columns]
     return _footer_of(pa.schema(fields), integers=True)
 
@@ -98,15 +98,20 @@ def _footer_of(schema: pa.Schema, *, integers: bool) -> FileFooter:
 
 def table_of(footer: FileFooter, table: TableFormat) -> TableFormat | None:
     """The table as it would be with the columns of a file alone, in the file's order: a file may be
-    older than a column. None if the file has others."""
-    by_name = {field.physical_name: field for field in table.data_schema}
+    older than a column. None if the file has others, or lacks those of partitions."""
+    by_name = {field.physical_name: field for field in table.file_schema}
     found: list[Field] = []
     try:
         found += [by_name.pop(name) for name, _ in columns_of(footer.schema)]
     except (KeyError, IndexError, ValueError):
         return None
+    if table.repeats_partitions and any(
+        f.name in table.partition_columns for f in by_name.values()
+    ):
+        return None
+    own = StructType(tuple(found)).without(table.partition_columns)
     partitions = [table.schema[name] for name in table.partition_columns]
-    return replace(table, schema=StructType((*found, *partitions)))
+    return replace(table, schema=StructType((*own, *partitions)))
 
 
 def columns_of(schema: Sequence[bytes]) -> Iterator[tuple[str, Sequence[bytes]]]:
@@ -154,7 +159,7 @@ def file_columns(footer: FileFooter, table: TableFormat) -> tuple[FileColumn, ..
     places = list(_columns(footer.schema))
     fields = [
         _required(to_arrow_field(field, physical=True), map(_element, footer.schema[start:end]))
-        for field, (start, end) in zip(table.data_schema, places, strict=True)
+        for field, (start, end) in zip(table.file_schema, places, strict=True)
     ]
     written = {flag: _footer_of(pa.schema(fields), integers=flag) for flag in (True, False)}
 

@@ -312,7 +312,7 @@ class FileEditor:
             return b"" if self._describe is None else self._describe(path, size, data)
 
         names = self.table.data_schema.names
-        with _reader(self._store, self._path, self.table, names, origin=self.origin) as reader:
+        with self.reader(names) as reader:
             self._require_rows(reader.num_rows)
             with ParquetDataWriter(
                 self._store,
@@ -335,6 +335,19 @@ class FileEditor:
             self._store.delete([path])
             raise
         return EditedFile(file, 0, file.size)
+
+    def reader(self, names: Sequence[str], data: bytes | None = None) -> DataFileReader:
+        """Of these columns of the file, `data` being its content if it is small."""
+        return DataFileReader(
+            self._store,
+            self._path,
+            self.table,
+            partition_values=self._values,
+            columns=names,
+            dictionaries=True,
+            data=data,
+            origin=self.origin,
+        )
 
     def _require_written(self, rows: int, change: Replacement, path: str) -> None:
         expected = self._rows - len(change.dropped)
@@ -392,7 +405,7 @@ class _Edit:
         """Raises: CannotEncode; FooterInvalid, StorageError, OSError."""
         group = self._found.footer.groups[piece.first]
         if piece.how is _How.COPIED and not self._ids:
-            floats = self._floats(piece.first, self._found.table.data_schema.names)
+            floats = self._floats(piece.first, self._found.table.file_schema.names)
             self._copy(self._source(), self._found.footer, group, floats)
             return
         key = self._key(piece)
@@ -432,7 +445,7 @@ class _Edit:
     def _encode_columns(self, piece: _Piece, group: RowGroup, record: _Encoded) -> bool:
         """Encode the columns that change, and copy the others, but for row ids that the file does
         not have; False, with nothing done, if that would take too much memory."""
-        number, fields = piece.first, self._found.table.data_schema.fields
+        number, fields = piece.first, self._found.table.file_schema.fields
         new = {} if piece.how is _How.COPIED else self._change.columns
         columns = [n for n, field in enumerate(fields) if field.name in new]
         ids = [name for name in self._ids if name in new and not self._clears_versions]
@@ -484,8 +497,8 @@ class _Edit:
         return parts
 
     def _encode_rows(self, piece: _Piece, record: _Encoded) -> None:
-        columns = range(len(self._found.table.data_schema))
-        reader = self._reader([*self._found.table.data_schema.names, *self._ids])
+        columns = range(len(self._found.table.file_schema))
+        reader = self._reader([*self._found.table.file_schema.names, *self._ids])
         batches: list[pa.RecordBatch] = []
 
         def flush() -> None:
@@ -552,11 +565,8 @@ class _Edit:
     def _reader(self, names: Sequence[str]) -> DataFileReader:
         key = tuple(names)
         if key not in self._readers:
-            source = self._found.source
-            editor = self._editor
-            reader = _reader(
-                source.store, source.path, editor.table, names, source.data, editor.origin
-            )
+            source, editor = self._found.source, self._editor
+            reader = editor.reader(names, source.data)
             self._readers[key] = self._open.enter_context(reader)
         return self._readers[key]
 
@@ -601,19 +611,6 @@ def _pieces(found: _Splittable, change: Replacement) -> list[_Piece]:
     if len(pieces) > MOST_GROUPS:
         raise CannotEncode(f"{len(pieces)} row groups", Unfit.SMALL)
     return pieces
-
-
-def _reader(
-    store: Store,
-    path: str,
-    table: TableFormat,
-    names: Sequence[str],
-    data: bytes | None = None,
-    origin: RowOrigin | None = None,
-) -> DataFileReader:
-    return DataFileReader(
-        store, path, table, columns=names, dictionaries=True, data=data, origin=origin
-    )
 
 
 def _changed(

@@ -217,7 +217,7 @@ class ColumnEncoder:
     def __init__(self, footer: FileFooter, table: TableFormat) -> None:
         self._footer = footer
         self._table = table
-        self._fields = table.data_schema.fields
+        self._fields = table.file_schema.fields
 
     @cached_property
     def _columns(self) -> tuple[FileColumn, ...]:

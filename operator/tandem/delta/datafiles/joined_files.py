@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any, BinaryIO, Final, Self, cast
 
@@ -167,7 +167,9 @@ class FloatColumns:
         columns: Collection[str] | None = None,
         data: bytes | None = None,
     ) -> None:
-        schema = arrow_schema(table, table.data_schema.names)
+        schema = arrow_schema(table, table.file_schema.names)
+        # Those of partitions are as the file has them.
+        table = replace(table, partition_columns=())
         starts = accumulate((leaves_of(each.type) for each in schema), initial=0)
         wanted = {
             each.name: start

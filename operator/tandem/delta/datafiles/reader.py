@@ -31,10 +31,13 @@ from tandem.delta.datafiles.conform import (
 from tandem.delta.datafiles.times import ExactParquetFile
 from tandem.delta.partitions import to_scalar
 from tandem.delta.schema import (
+    COLUMN_ID,
+    ICEBERG_ROW_IDS,
     Field,
     PrimitiveType,
     StructType,
     column_mapping_mode,
+    has_iceberg_row_ids,
     to_arrow_field,
 )
 from tandem.errors import CorruptDeletionVector, ObjectNotFound, StorageError
@@ -59,6 +62,7 @@ class TableFormat:
     columns of which new files get bloom filters, each with the share of absent values that a filter
     takes for present. `row_ids`: the names of the columns in which files keep the ids of rows and
     their versions (`RowOrigin`), which are no columns of the table, but the last two of `schema`.
+    `repeats_partitions`: new files have the partition columns, too.
     """
 
     schema: StructType
@@ -66,6 +70,7 @@ class TableFormat:
     configuration: Mapping[str, str] = field(default_factory=dict)
     filters: Mapping[str, float] = field(default_factory=dict)
     row_ids: tuple[str, ...] = ()
+    repeats_partitions: bool = False
 
     @property
     def mapping(self) -> str:
@@ -73,12 +78,25 @@ class TableFormat:
 
     @property
     def data_schema(self) -> StructType:
-        """The columns that data files hold."""
+        """The columns of which each row has a value of its own."""
         return self.schema.without(self.partition_columns)
+
+    @property
+    def file_schema(self) -> StructType:
+        """The columns of new files, in order."""
+        if not self.repeats_partitions:
+            return self.data_schema
+        own, ids = self.without_row_ids.data_schema, map(self.schema.get, self.row_ids)
+        partitions = map(self.schema.get, self.partition_columns)
+        return StructType((*own, *filter(None, partitions), *filter(None, ids)))
 
     def with_row_ids(self, names: Sequence[str]) -> TableFormat:
         """The table with these two columns, or none, after its own."""
-        columns = (Field(name, PrimitiveType("long")) for name in names)
+        reserved = has_iceberg_row_ids(self.configuration)
+        columns = (
+            Field(name, PrimitiveType("long"), metadata={COLUMN_ID: id_} if reserved else {})
+            for name, id_ in zip(names, ICEBERG_ROW_IDS, strict=False)
+        )
         schema = StructType((*self.schema.fields, *columns))
         return replace(self, schema=schema, row_ids=tuple(names))
 

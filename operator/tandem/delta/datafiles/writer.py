@@ -38,7 +38,7 @@ from tandem.delta.datafiles.stats import (
     parquet_leaves,
     paths_without_floats,
 )
-from tandem.delta.partitions import NULL_PARTITION
+from tandem.delta.partitions import NULL_PARTITION, to_scalar
 from tandem.delta.schema import Field, to_arrow_field
 from tandem.errors import UnsupportedFeature
 from tandem.storage.store import Store
@@ -164,7 +164,8 @@ class ParquetDataWriter:
     Args:
         prefix: folder of the files below the root.
         partition_folders: whether they are in folders of their partition values there.
-        table: batches have the columns of `table.data_schema`, in that order.
+        table: batches have the columns of `table.data_schema`, in that order; files those of
+            `table.file_schema`.
         partition_values: as they will be logged (physical names under column mapping).
         target_size: bytes at which a file is closed and another one started; 0 for never. A file
             exceeds it by less than a row group.
@@ -200,9 +201,22 @@ class ParquetDataWriter:
         self._prefix = prefix.rstrip("/")
         self._table = table
         # All optional, as Spark writes them: callers check before what must not be null.
-        self._columns = all_nullable(table.data_schema).fields
-        self._names = [field.name for field in self._columns]
+        self._columns = all_nullable(table.file_schema).fields
+        self._names = list(table.data_schema.names)
         self._values = dict(partition_values or {})
+        self._repeated = {
+            field.name: to_scalar(
+                self._values[field.physical_name],  # NULL is a value, too: never a default
+                field.type,
+                resource=self._prefix,
+                column=field.name,
+            )
+            for field in self._columns
+            if field.name in table.partition_columns
+        }
+        if dictionary is not None:
+            names = (field.physical_name for field in self._columns if field.name in self._repeated)
+            dictionary = [*dictionary, *names]
         self._folders = self._values if partition_folders else {}
         self._target = target_size
         self._task = task
@@ -269,13 +283,17 @@ class ParquetDataWriter:
     def _physical(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch under physical names, every column in the encoding of the file's first
         batch."""
+        found = [
+            _repeat(self._repeated[field.name], batch.num_rows)
+            if field.name in self._repeated
+            else batch.column(field.name)
+            for field in self._columns
+        ]
         if self._schema is None:
-            self._schema = pa.schema(
-                [_file_field(f, batch.schema.field(i).type) for i, f in enumerate(self._columns)]
-            )
+            fields = zip(self._columns, found, strict=True)
+            self._schema = pa.schema([_file_field(field, array.type) for field, array in fields])
         arrays = [
-            encoded_as(batch.column(i), self._schema.field(i).type)
-            for i in range(len(self._columns))
+            encoded_as(array, field.type) for array, field in zip(found, self._schema, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
@@ -451,6 +469,13 @@ def arrow_writer(
         "use_dictionary": True if dictionary is None else list(dictionary),
     }
     return pq.ParquetWriter(sink, schema, **{**given, **options})
+
+
+def _repeat(value: Any, rows: int) -> Any:
+    if value.is_valid and pa.types.is_string(value.type):
+        zeros = pa.repeat(pa.scalar(0, pa.int32()), rows)
+        return pa.DictionaryArray.from_arrays(zeros, pa.array([value], value.type))
+    return pa.repeat(value, rows)
 
 
 def _file_field(field_: Field, found: pa.DataType) -> pa.Field:

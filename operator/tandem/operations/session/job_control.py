@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 
 from tandem.delta.datafiles.bloom_filters import usable_filters
-from tandem.delta.protocol import row_id_columns
+from tandem.delta.protocol import repeats_partitions, row_id_columns
 from tandem.errors import AlreadyExists, ManifestInvalid, OutputMissing, Reason
 from tandem.jobs.formats import (
     FileJob,
@@ -83,6 +83,7 @@ def persist(work: Work, attempt: int) -> None:
             row_ids=row_id_columns(snapshot.protocol, snapshot.metadata)
             if isinstance(planned.job, FileJob | ReplaceJob)
             else None,
+            repeats_partitions=repeats_partitions(snapshot.protocol, snapshot.metadata),
         ),
         data_prefix=attempt_files.data(operation_id, attempt),
         control_prefix=attempt_files.attempt(operation_id, attempt),

@@ -348,7 +348,12 @@ class BinFiles:
         with tempfile.TemporaryDirectory(prefix="tandem-encoded-") as folder:
             disk = open_store(f"file://{folder}")
             writer = ParquetDataWriter(
-                disk, "", self.table, dictionary=encoding_of(self.store, inputs, self.table)
+                disk,
+                "",
+                self.table,
+                partition_values=self.bin.partition_values,
+                partition_folders=False,
+                dictionary=encoding_of(self.store, inputs, self.table),
             )
             with writer:
                 batches = live_batches(self.store, inputs, self.table, self.counter)

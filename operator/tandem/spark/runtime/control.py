@@ -178,7 +178,11 @@ def job_table_format(table: JobTable) -> TableFormat:
     """The format for reading and writing a table's data files. Raises: CorruptLog."""
     schema = delta_schema.parse(table.schema_string, resource=table.location)
     of_table = TableFormat(
-        schema, table.partition_columns, table.configuration, table.bloom_filters
+        schema,
+        table.partition_columns,
+        table.configuration,
+        table.bloom_filters,
+        repeats_partitions=table.repeats_partitions,
     )
     return of_table.with_row_ids(table.row_ids or ())
 
