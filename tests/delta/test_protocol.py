@@ -116,7 +116,7 @@ IN_USE: dict[str, tuple[dict[str, Any], set[OperationKind]]] = {
     "geospatial": ({"type_": "geometry(OGC:CRS84)"}, ALL),
     "collations": ({"field": {"__COLLATIONS": {}}}, {U, D, M, P}),
     "collations-preview": ({"field": {"__COLLATIONS": {}}}, {U, D, M, P}),
-    "materializePartitionColumns": ({"partitioned": True}, set()),
+    "materializePartitionColumns": ({"partitioned": True}, {P}),
     "icebergCompatV1": (on("enableIcebergCompatV1"), WRITES),
     "icebergCompatV2": (on("enableIcebergCompatV2"), WRITES),
     "icebergCompatV3": (on("enableIcebergCompatV3"), WRITES),
