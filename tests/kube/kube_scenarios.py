@@ -30,6 +30,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -494,7 +495,9 @@ def unfinished(lake: Lake) -> list[str]:
     """Attempts that neither committed nor were closed, as the files under the table say."""
     found = []
     # Those of the log of a merge-on-read table lie below the log.
-    for claim in sorted(lake.path.glob("_tandem/**/operations/*/attempts/*/attempt.json")):
+    # Of the module `glob`: that of a path fails where a folder is removed meanwhile.
+    pattern = f"{lake.path}/_tandem/**/operations/*/attempts/*/attempt.json"
+    for claim in map(Path, sorted(glob(pattern, recursive=True))):
         folder = claim.parent
         operation = folder.parent.parent
         parsed = operation / "result.json"

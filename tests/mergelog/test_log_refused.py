@@ -94,7 +94,7 @@ UNSUITABLE: dict[str, Refused] = {
         {"delta.enableRowTracking": "true"},
         ("rowTracking", "domainMetadata"),
     ),
-    "generated column": feature("generatedColumns", column={"delta.generationExpression": "v + 1"}),
+    "generated column": rule("generated column k", column={"delta.generationExpression": "v + 1"}),
     "identity column": feature("identityColumns", column={"delta.identity.start": 1}),
     "iceberg": feature("icebergCompatV2", {"delta.enableIcebergCompatV2": "true"}),
     "unknown feature": feature("newFeature"),

@@ -8,6 +8,7 @@ Implements the Delta protocol. Does not depend on Tandem's operations, locks or 
     schema          a table's schema as a typed tree
     protocol        what the protocol's features allow
     properties      table properties that ask for maintenance
+    clustering      the columns of clustered tables, the tags of clustered files
     scan            the rows of a table at a version, as Arrow
     change_feed     what a file of the change data feed is
     row_tracking    row ids and commit versions of the files of a commit
