@@ -183,15 +183,14 @@ def play(table: Play, name: str) -> Answers:
     target = next((each for each, type_ in now.dtypes[::-1] if type_ in NEW), None)
     if key is None or target is None:
         return Answers(name, *read, compacted)
-    type_ = dict(now.dtypes)[target]
-    value = now.select(quoted(key)).first()
-    assert value is not None
-    literal = "'" + str(value[0]).replace("\\", "\\\\").replace("'", "\\'") + "'"
-    condition = f"{quoted(key)} IS NULL" if value[0] is None else f"{quoted(key)} = {literal}"
-    if value[0] is not None and dict(now.dtypes)[key] == "date":
-        condition = f"{quoted(key)} = DATE {literal}"
-    elif value[0] is not None and dict(now.dtypes)[key] != "string":
-        condition = f"{quoted(key)} = {value[0]}"
+    types = dict(now.dtypes)
+    type_ = types[target]
+    row = now.select(quoted(key)).first()
+    assert row is not None
+    # A constant of the dialect that both Spark and Tandem parse.
+    text = str(row[0]).replace("\\", "\\\\").replace("'", "\\'")
+    value = {"string": f"'{text}'", "date": f"DATE '{text}'"}.get(types[key], text)
+    condition = f"{quoted(key)} IS NULL" if row[0] is None else f"{quoted(key)} = {value}"
     sorted_ = check("sort", table.command("sort", quoted(target)), rows)
     changed = counted(
         now.selectExpr(

@@ -15,7 +15,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from _pytest.mark import ParameterSet
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -135,7 +134,7 @@ REFUSED = {
 }
 
 
-def cases(statements: Mapping[str, Statement], *always: str) -> Iterator[ParameterSet]:
+def cases(statements: Mapping[str, Statement], *always: str) -> Iterator[Any]:
     """Each with each kind of table; all but a few are left to `make matrix`: Spark takes its
     time."""
     for kind in TABLES:

@@ -1,7 +1,6 @@
-"""Tables whose data files Iceberg can read (icebergCompatV2, icebergCompatV3,
-materializePartitionColumns): each new file has the partition columns, ids for all fields, elements,
-keys and values, and no INT96. Spark + Delta makes the tables and is the judge; the ids that are
-expected are those in the log."""
+"""Tables whose data files Iceberg can read (icebergCompatV2, materializePartitionColumns): each new
+file has the partition columns, ids for all fields, elements, keys and values, and no INT96. Spark +
+Delta makes the tables and is the judge; the ids that are expected are those in the log."""
 
 from __future__ import annotations
 
@@ -21,8 +20,6 @@ from pyspark.sql import SparkSession
 from support.jobs import quick_lake
 from support.jobs.quick_lake import ArrowLake, of_kind
 from support.lake.lake import Lake, Lakes, message, reason
-from support.lake.tracking import in_files
-from tables.test_row_tracking import ids
 from tandem.delta.actions import AddFile, Protocol
 from tandem.delta.log.codec import encode_action
 from tandem.delta.protocol import writer_features
@@ -56,7 +53,6 @@ PARTITIONS = (None, "x y", "é/'")
 DAYS = (date(1970, 1, 1), date(9999, 12, 31), None)
 FLOATS = (0.5, -0.0, float("nan"), None)
 V2 = {"delta.enableIcebergCompatV2": "true"}
-V3 = {"delta.enableIcebergCompatV3": "true", "delta.enableRowTracking": "true"}
 MATERIALIZED = {"delta.enableMaterializePartitionColumnsFeature": "true"}
 
 
@@ -111,10 +107,8 @@ def lakes(
     templates: Path,
 ) -> Iterator[Lakes]:
     conf = delta_spark.conf
-    conf.set("spark.databricks.delta.uniform.iceberg.v3.enabled", "true")
     conf.set("spark.sql.parquet.compression.codec", "zstd")
     yield Lakes(spark, tmp_path, templates, spark_works=False)
-    conf.unset("spark.databricks.delta.uniform.iceberg.v3.enabled")
     conf.unset("spark.sql.parquet.compression.codec")
 
 
@@ -177,11 +171,11 @@ def found_ids(field: pa.Field, path: str = "") -> Iterator[tuple[str, str]]:
         yield from found_ids(type_.item_field.with_name("value"), f"{own}.")
 
 
-def check_files(lake: Lake, since: int, *, compat: int = 0) -> int:
+def check_files(lake: Lake, since: int, *, compat: bool) -> int:
     """Of each file that Tandem added after a version; how many there are."""
     snapshot = lake.log.snapshot()
     fields = json.loads(snapshot.metadata.schema_string)["fields"]
-    wanted = {path: id_ for field in fields for path, id_ in expected_ids(field, compat > 0)}
+    wanted = {path: id_ for field in fields for path, id_ in expected_ids(field, compat)}
     partitions = [
         field["metadata"]["delta.columnMapping.physicalName"]
         for name in snapshot.partition_columns
@@ -193,11 +187,8 @@ def check_files(lake: Lake, since: int, *, compat: int = 0) -> int:
         file = pq.ParquetFile(lake.path / add.path)
         names = file.schema_arrow.names
         found = {path: id_ for each in file.schema_arrow for path, id_ in found_ids(each)}
-        if compat == 3:
-            row_ids = dict(zip(names[len(fields) :], ("2147483540", "2147483539"), strict=False))
-            assert {name: found.pop(name) for name in row_ids} == row_ids
         assert found == wanted
-        assert names[len(fields) - len(partitions) : len(fields)] == partitions
+        assert names[len(fields) - len(partitions) :] == partitions
         stats = json.loads(str(add.stats))
         assert stats["numRecords"] == file.metadata.num_rows
         assert not {*partitions} & {*stats["minValues"], *stats["nullCount"]}
@@ -237,7 +228,6 @@ TABLES: Mapping[str, tuple[Mapping[str, str], str, str]] = {
 )
 def test_all_operations_keep_what_iceberg_needs(lakes: Lakes, kind: str) -> None:
     properties, mode, partitions = TABLES[kind]
-    compat = 3 if properties is V3 else 2 if properties is V2 else 0
     lake = create(lakes, properties, mode, partitions)
     insert(lake, range(12))
     insert(lake, range(12, 18))
@@ -245,24 +235,19 @@ def test_all_operations_keep_what_iceberg_needs(lakes: Lakes, kind: str) -> None
         if number % 2:
             insert(lake, range(40 + 5 * number, 45 + 5 * number))
         before, version = content(lake), lake.version
-        known = in_files(lake) if compat == 3 and not partitions else {}
         operation = step(lake)
         status = lake.run(operation)
         assert status.phase is Phase.SUCCEEDED, message(status)
         assert lake.version > version, operation
         if operation.id.startswith("TableCompaction/"):
             assert content(lake) == before
-            assert known == (in_files(lake) if known else {})
         else:
             assert content(lake) != before
-    assert check_files(lake, lake.first_version, compat=compat) > len(STEPS)
+    assert check_files(lake, lake.first_version, compat=properties is V2) > len(STEPS)
     assert by_spark(lake) == content(lake)
     # Delta's own checks: they look at the table that this writes to.
     lake.sql("UPDATE TABLE SET v = 0 WHERE id = 1")
     lake.sql("INSERT INTO TABLE SELECT * FROM TABLE WHERE id = 1")
-    if compat == 3:
-        lake.sql("DELETE FROM TABLE WHERE id = 1")
-        assert ids(lake)
 
 
 @pytest.mark.part(2)
@@ -274,7 +259,7 @@ def test_jobs_of_spark_write_what_iceberg_needs(lakes: Lakes) -> None:
     working.do(working.resource("TableIngest", {"source": source}))
     working.do(working.merge(working.source(some(range(6, 15)))))
     working.do(working.compaction("Major"))
-    assert check_files(working, lake.first_version, compat=2) > 3
+    assert check_files(working, lake.first_version, compat=True) > 3
     assert by_spark(working) == content(working)
     lake.sql("UPDATE TABLE SET v = 0 WHERE id = 1")
 

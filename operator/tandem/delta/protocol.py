@@ -483,8 +483,6 @@ def _not_for_iceberg(version: int, protocol: Protocol, metadata: Metadata) -> It
         yield "it needs column mapping"
     if version == 2 and writes_deletion_vectors(protocol, metadata):
         yield "it forbids deletion vectors; set delta.enableDeletionVectors to false"
-    if version == 3 and not keeps_row_ids(protocol, metadata):
-        yield f"it needs row tracking; set {_TRACKING} to true"
     schema = parse(metadata.schema_string)
     for field in schema:
         if any(type_ == PrimitiveType("void") for type_ in types_of(field.type)):

@@ -26,8 +26,6 @@ COLUMN_ID = "delta.columnMapping.id"
 NESTED_IDS = "delta.columnMapping.nested.ids"
 """The ids of elements, keys and values within a column, by their paths from its physical name."""
 _NO_IDS: Mapping[str, Any] = {}
-ICEBERG_ROW_IDS = (2147483540, 2147483539)
-"""The field ids of the columns of row ids and of versions that Iceberg reserves."""
 
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
 # Primitive type → Arrow type. `timestamp` is an instant, adjusted to UTC.
@@ -357,8 +355,3 @@ def _types_in(type_: DataType) -> tuple[DataType, ...]:
 def column_mapping_mode(configuration: Mapping[str, str]) -> str:
     """`none`, `name` or `id`."""
     return configuration.get("delta.columnMapping.mode", "none").lower()
-
-
-def has_iceberg_row_ids(configuration: Mapping[str, str]) -> bool:
-    """Whether the columns of row ids have the field ids that Iceberg reserves."""
-    return configuration.get("delta.enableIcebergCompatV3", "").lower() == "true"

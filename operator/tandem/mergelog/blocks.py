@@ -186,7 +186,7 @@ def arrange(
 def _filled(base: Snapshot, rows: pa.Table, given: Sequence[str]) -> pa.Table:
     """With what the base table holds in columns that an append lacks."""
     from tandem.statements.local import NeedsSpark  # a parser: compactions need none
-    from tandem.statements.local.absent import filled
+    from tandem.statements.local.rules import filled
 
     try:
         return filled(rows, base.metadata.schema_string, given)

@@ -16,7 +16,6 @@ from typing import Any, Literal, Protocol
 from tandem.errors import InvalidStatement
 from tandem.statements import tree
 from tandem.statements.cursor import Relation, Relations
-from tandem.statements.functions import FUNCTIONS
 from tandem.statements.lexer import ExpressionText
 from tandem.statements.statement import (
     DEFAULT,
@@ -26,6 +25,7 @@ from tandem.statements.statement import (
     check_identity,
     completed,
     parse_where,
+    random_call,
     stored,
 )
 from tandem.statements.tree import Expr, quote_name, to_spark_sql
@@ -137,7 +137,7 @@ class MergeStatement:
     @cached_property
     def deterministic(self) -> bool:
         """Whether executing it again on the same rows gives the same answer."""
-        return all(FUNCTIONS[call.function].deterministic for call in _calls(*self.roots()))
+        return not any(map(random_call, self.roots()))
 
     @property
     def records_matches(self) -> bool:

@@ -19,8 +19,13 @@ from tandem.delta.protocol import constraints
 from tandem.delta.schema import fields_of, parse
 from tandem.errors import InvalidStatement
 from tandem.statements import tree
-from tandem.statements.functions import FUNCTIONS
-from tandem.statements.statement import GENERATION, generation_of, parse_where, referenced
+from tandem.statements.statement import (
+    GENERATION,
+    generation_of,
+    parse_where,
+    random_call,
+    referenced,
+)
 from tandem.statements.tree import Expr, to_spark_sql
 from tandem.statements.types import BINARY, BOOLEAN, STRING, Schema
 from tandem.text import clean
@@ -151,15 +156,15 @@ def _condition(name: str, text: str, schema: Schema) -> Expr:
 
 
 def _require_deterministic(name: str, root: Expr) -> None:
-    for node in tree.walk(root):
-        if isinstance(node, tree.Call) and not FUNCTIONS[node.function].deterministic:
-            raise InvalidStatement(
-                "a constraint has another answer each time",
-                field=name,
-                found=node.function,
-                expected="the same answer for the same row",
-                remedy=_OURS,
-            )
+    call = random_call(root)
+    if call is not None:
+        raise InvalidStatement(
+            "a constraint has another answer each time",
+            field=name,
+            found=call.function,
+            expected="the same answer for the same row",
+            remedy=_OURS,
+        )
 
 
 def _as_stored(root: Expr, partition_columns: Sequence[str]) -> Expr:

@@ -85,12 +85,7 @@ class Statement:
     @cached_property
     def deterministic(self) -> bool:
         """Whether evaluating it again on the same row gives the same answer."""
-        return all(
-            FUNCTIONS[node.function].deterministic
-            for root in self._roots
-            for node in tree.walk(root)
-            if isinstance(node, tree.Call)
-        )
+        return not any(map(random_call, self._roots))
 
     @cached_property
     def columns(self) -> frozenset[str]:
@@ -112,6 +107,12 @@ class Statement:
         if self.assignments:
             recorded["set"] = self.set_sql
         return recorded
+
+
+def random_call(root: Expr) -> tree.Call | None:
+    """A call below a node that has another answer each time, if there is one."""
+    calls = (node for node in tree.walk(root) if isinstance(node, tree.Call))
+    return next((call for call in calls if not FUNCTIONS[call.function].deterministic), None)
 
 
 def referenced(root: Expr) -> frozenset[str]:
@@ -446,23 +447,18 @@ def completed(
         if kept is not None and not reads:
             continue
         for each in reads:
-            _require_same(found[each], name, resource, field)
+            call = random_call(found[each].value)
+            if call is not None:
+                raise InvalidStatement(
+                    f"the generated column {visible(name)[:80]} reads a value that is another one "
+                    "each time",
+                    resource=resource,
+                    field=f"{field}.{visible(each)[:80]}",
+                    found=call.function,
+                    expected="the same value for the same row",
+                )
         found[name] = Assignment(name, tree.mapped(value, now), absent[name].nullable)
     return tuple(found[column.name] for column in table.columns if column.name in found)
-
-
-def _require_same(item: Assignment, name: str, resource: str, field: str) -> None:
-    """Check that a value from which a column is computed is the same in both places."""
-    for node in tree.walk(item.value):
-        if isinstance(node, tree.Call) and not FUNCTIONS[node.function].deterministic:
-            raise InvalidStatement(
-                f"the generated column {visible(name)[:80]} reads a value that is another one each "
-                "time",
-                resource=resource,
-                field=f"{field}.{visible(item.column)[:80]}",
-                found=node.function,
-                expected="the same value for the same row",
-            )
 
 
 def stored(value: Expr, column: SchemaColumn, source: ExpressionText) -> Expr:

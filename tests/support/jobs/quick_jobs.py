@@ -57,7 +57,7 @@ from tandem.spark.runtime.control import (
 from tandem.spark.runtime.frames import dead_rows
 from tandem.spark.runtime.row_files import InputSplit, RowFiles, RowsWork, TaskRows, joined
 from tandem.spark.runtime.written_facts import store_facts
-from tandem.statements.local.absent import filled
+from tandem.statements.local.rules import filled
 
 Hook = Callable[[str], None]
 """Receives where a job is: `written` (its files, nothing else), `published` (its result)."""

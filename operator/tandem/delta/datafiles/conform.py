@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 
 from tandem.delta.datafiles.pages import PageDamaged
 from tandem.delta.schema import (
-    ICEBERG_ROW_IDS,
     ArrayType,
     DataType,
     Field,
@@ -58,9 +57,7 @@ class FieldIndex:
         Raises: pa.ArrowInvalid if several are spelled as in the table, as Spark does, or if several
             differ only in case, and none is spelled so.
         """
-        id_ = field.field_id
-        # Columns of row ids have names that no other column has, and ids in some files only.
-        if by_id and id_ is not None and id_ not in ICEBERG_ROW_IDS and self._ids:
+        if by_id and field.field_id is not None and self._ids:
             return self._ids.get(str(field.field_id).encode())
         name = field.physical_name
         same = self._exact.get(name) or self._folded.get(name.lower(), [])

@@ -82,12 +82,11 @@ class Progression:
         return numbers + block * blocks
 
 
-def optional_element(name: str, field_id: int | None = None) -> bytes:
+def optional_element(name: str) -> bytes:
     """The element of a schema of such a column, as Arrow and Spark write it."""
     text = EncodedField(4, thrift.BINARY, thrift.binary_bytes(name.encode()))
     type_, optional = _number(1, _INT64, thrift.I32), _number(3, 1, thrift.I32)
-    ids = [] if field_id is None else [_number(9, field_id, thrift.I32)]
-    return thrift.struct_bytes([type_, optional, text, *ids])
+    return thrift.struct_bytes([type_, optional, text])
 
 
 def chunk_of(

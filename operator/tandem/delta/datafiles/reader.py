@@ -31,13 +31,10 @@ from tandem.delta.datafiles.conform import (
 from tandem.delta.datafiles.times import ExactParquetFile
 from tandem.delta.partitions import to_scalar
 from tandem.delta.schema import (
-    COLUMN_ID,
-    ICEBERG_ROW_IDS,
     Field,
     PrimitiveType,
     StructType,
     column_mapping_mode,
-    has_iceberg_row_ids,
     to_arrow_field,
 )
 from tandem.errors import CorruptDeletionVector, ObjectNotFound, StorageError
@@ -92,11 +89,7 @@ class TableFormat:
 
     def with_row_ids(self, names: Sequence[str]) -> TableFormat:
         """The table with these two columns, or none, after its own."""
-        reserved = has_iceberg_row_ids(self.configuration)
-        columns = (
-            Field(name, PrimitiveType("long"), metadata={COLUMN_ID: id_} if reserved else {})
-            for name, id_ in zip(names, ICEBERG_ROW_IDS, strict=False)
-        )
+        columns = (Field(name, PrimitiveType("long")) for name in names)
         schema = StructType((*self.schema.fields, *columns))
         return replace(self, schema=schema, row_ids=tuple(names))
 

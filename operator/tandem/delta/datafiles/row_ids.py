@@ -77,15 +77,11 @@ def without_row_ids(footer: FileFooter, names: Sequence[str]) -> FileFooter:
 
 def with_row_ids(footer: FileFooter, table: TableFormat) -> FileFooter:
     """The schema of a footer that has none of these columns, with them at its end."""
-    ours = [_element(name, table) for name in table.row_ids]
+    ours = [optional_element(name) for name in table.row_ids]
     orders = [*_structs(footer.orders), *[_BY_TYPE] * len(ours)]
     root = _with_columns(footer.schema[0], len(list(columns_of(footer.schema))) + len(ours))
     schema = (root, *footer.schema[1:], *ours)
     return replace(footer, schema=schema, orders=thrift.list_bytes(orders))
-
-
-def _element(name: str, table: TableFormat) -> bytes:
-    return optional_element(name, table.schema[name].field_id)
 
 
 def _schema_of(table: TableFormat, names: Sequence[str]) -> pa.Schema:
@@ -126,7 +122,7 @@ def whole_columns(footer: FileFooter, number: int, table: TableFormat) -> dict[s
     chunks = footer.groups[number].chunks
     leaf, found = 0, dict[str, ColumnChunk]()
     for name, elements in columns_of(footer.schema):
-        is_ours = name in table.row_ids and elements == (_element(name, table),)
+        is_ours = name in table.row_ids and elements == (optional_element(name),)
         if is_ours and chunks[leaf].nulls == 0:
             found[name] = chunks[leaf]
         leaf += sum(is_leaf(each) for each in elements)

@@ -3,9 +3,8 @@ Also the job of a replace, which checks that the rows are in its scope, and find
 that are.
 
 Columns are matched by name. A column that the source lacks gets its default, is generated, or
-becomes null if the table allows it;
-a column that the table lacks, and a value that does not fit its column, are errors: an ingest never
-drops data silently.
+becomes null if the table allows it; a column that the table lacks, and a value that does not fit
+its column, are errors: an ingest never drops data silently.
 """
 
 from __future__ import annotations

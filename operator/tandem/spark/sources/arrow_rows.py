@@ -28,8 +28,8 @@ from tandem.spark.sources.options import check_option_names, checked, source_job
 from tandem.spark.sources.readers import SourceFiles, delta_files, open_source, parquet_files
 from tandem.spark.sources.text_records import RecordsWork, TextFile, records
 from tandem.statements.local import NeedsSpark
-from tandem.statements.local.absent import filled
 from tandem.statements.local.kernels import NOT_OURS
+from tandem.statements.local.rules import filled
 from tandem.storage import open_store
 
 FILE_BYTES: Final = 64 << 20

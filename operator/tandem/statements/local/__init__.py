@@ -5,11 +5,10 @@ numbers of rows, so the part of the language for which differential tests prove 
 evaluated here, too. `compile_…` returns None for everything else, and its result raises
 `NeedsSpark` instead of returning a value where Spark would raise. Pure: no I/O, no Spark.
 
-    absent      what columns hold that a source lacks
     expression  expressions; update and delete
     kernels     rows and their columns, operators and functions
     merge       merge
-    rules       the rules of a table, and which row breaks which
+    rules       the rules of a table, which row breaks which, and the columns that it computes
 """
 
 from typing import TYPE_CHECKING

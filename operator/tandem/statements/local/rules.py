@@ -1,8 +1,9 @@
-"""Checks rows against the rules of their table over Arrow, and says which row breaks which."""
+"""Over Arrow: fills the columns of rows that their table computes, checks them against its rules,
+and says which row breaks which."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from tandem.statements.local import kernels
 from tandem.statements.local.expression import LocalExpression, compile_expression
 from tandem.statements.local.kernels import NeedsSpark
 from tandem.statements.rules import RowRule, rules_of
+from tandem.statements.statement import absent_values
 from tandem.text import clean
 
 _SHOWN: Final = 12
@@ -108,3 +110,23 @@ def _one(column: Any, at: int) -> pa.Array:
 
 def _value(value: Any) -> str:
     return clean(repr(value) if isinstance(value, str | bytes) else str(value), _LONGEST)
+
+
+def filled(
+    rows: pa.Table, schema_string: str, given: Iterable[str], *, sparse: bool = False
+) -> pa.Table:
+    """Rows with the columns of a table, of which a source gave some and the others are NULL, with
+    the values of these; `sparse` is as in `absent_values`.
+
+    Raises: InvalidStatement; NeedsSpark if only Spark evaluates a value.
+    """
+    values = absent_values(schema_string, rows.column_names, given, sparse=sparse)
+    for name, value in values.items():
+        compiled = compile_expression(value)
+        if compiled is None:
+            raise NeedsSpark(f"{name}: an expression that only Spark evaluates")
+        at = rows.schema.get_field_index(name)
+        field = rows.schema.field(at)
+        found = compiled.evaluate(rows).cast(field.type)
+        rows = rows.set_column(at, field, pc.coalesce(rows.column(at), found))
+    return rows
