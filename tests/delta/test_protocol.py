@@ -95,7 +95,10 @@ IN_USE: dict[str, tuple[dict[str, Any], set[OperationKind]]] = {
     "checkConstraints": (on("constraints.a", "x > 1"), set()),
     "changeDataFeed": (on("enableChangeDataFeed"), set()),
     "generatedColumns": ({"field": {"delta.generationExpression": "1"}}, set()),
-    "identityColumns": ({"field": {"delta.identity.start": 1}}, {N, U, M, P}),
+    "identityColumns": (
+        {"field": {"delta.identity.start": 1}},
+        {OperationKind.LOG_COMPACTION, OperationKind.LOG_APPEND},
+    ),
     "allowColumnDefaults": ({"field": {"CURRENT_DEFAULT": "1"}}, set()),
     "columnMapping": (on("columnMapping.mode", "name"), set()),
     "deletionVectors": ({}, set()),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from tandem.delta import change_feed
+from tandem.delta import change_feed, identity
 from tandem.delta.actions import Metadata, Protocol
 from tandem.delta.schema import (
     NESTED_IDS,
@@ -49,6 +49,7 @@ _STATEMENTS = frozenset(
 NEW_VALUES = frozenset(
     {OperationKind.INGEST, OperationKind.UPDATE, OperationKind.MERGE, OperationKind.REPLACE}
 )
+_INSERTS = NEW_VALUES - {OperationKind.UPDATE}
 _NEW_FILES = NEW_VALUES | {OperationKind.COMPACTION}
 _WRITES = _NEW_FILES | _STATEMENTS
 _MOVES = _STATEMENTS | {OperationKind.COMPACTION}
@@ -169,9 +170,9 @@ _TABLE = (
             "computed for each row with new values, and compared where they are given; their "
             "expressions must be written in the language of statements"),
     Feature("identityColumns",
-            _field_key("delta.identity.start", "delta.identity.step",
-                       "delta.identity.highWaterMark", "delta.identity.allowExplicitInsert"),
-            NEW_VALUES, "we do not generate identity values"),
+            _field_key(*identity.KEYS),
+            OF_LOG, "a commit of its own reserves the values of new rows before these are "
+            "committed; rows in the log of a merge-on-read table get none"),
     Feature("allowColumnDefaults", _field_key("CURRENT_DEFAULT", "EXISTS_DEFAULT"), _NOTHING,
             "columns that an insert or a source lacks get their default, if it is written in the "
             "language of statements"),
@@ -440,6 +441,9 @@ def refusals(
         yield from _vector_clashes(schema)
         if feeds_changes(protocol, metadata):
             yield from _feed_clashes(schema)
+    by_catalog = not writer_features(protocol).isdisjoint(OF_CATALOGS)
+    if by_catalog and kind in _INSERTS and identity.has_columns(metadata.schema_string):
+        yield "identityColumns", "marks of catalog-managed tables have not been tried"
     for column, type_ in _strange_types(schema):
         yield f"column {column}", f"we do not know its type, {type_}"
     for name in sorted(reader_features(protocol) if reads else writer_features(protocol)):

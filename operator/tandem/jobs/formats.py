@@ -31,6 +31,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 from pydantic.alias_generators import to_camel
 
+from tandem.delta.identity import value_after
 from tandem.spec.fields import Granularity
 
 SOURCE_IDS = ("__tandem_source_1", "__tandem_source_2")
@@ -113,6 +114,20 @@ class JobBin(Format):
     run: int = 0
 
 
+class IdentityValues(Format):
+    """The values that new rows get in an identity column: from `first` on, by `step`. Those up to
+    `reserved` are committed as given; none are, if that is the value before `first`."""
+
+    first: int
+    step: int
+    reserved: int
+
+    def at(self, name: str, number: int) -> int:
+        """The value of the row with this number, from 0 on. Raises: StatementFailed if there is
+        none."""
+        return value_after(name, self.first, self.step, number)
+
+
 class JobTable(Format):
     """What a job must know of the table, so that it need not read the log.
 
@@ -122,8 +137,9 @@ class JobTable(Format):
     filters, by logical names as the schema spells them, and the share of absent values that a
     filter takes for present. `row_ids` are the columns in which new files keep the ids and versions
     of the table's rows that they have, if there may be any and the table tracks them.
-    `repeats_partitions`: new files have the partition columns, too. None of the three is written
-    down if it is not set: earlier drivers know no such field.
+    `repeats_partitions`: new files have the partition columns, too. `identity` are the columns of
+    which new rows get values of the table, by logical name. None of the four is written down if it
+    is not set: earlier drivers know no such field.
     """
 
     location: str
@@ -137,10 +153,13 @@ class JobTable(Format):
     bloom_filters: dict[str, float] = Field(default_factory=dict)
     row_ids: tuple[str, str] | None = None
     repeats_partitions: bool = False
+    identity: dict[str, IdentityValues] = Field(default_factory=dict)
 
     @model_serializer(mode="wrap")
     def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
         content = _without_unset(written(self), "row_ids", "rowIds")
+        if not self.identity:
+            del content["identity"]
         if not self.bloom_filters:
             del content["bloomFilters" if "bloomFilters" in content else "bloom_filters"]
         if not self.repeats_partitions:

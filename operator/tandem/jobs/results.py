@@ -48,6 +48,7 @@ _NOT_ALWAYS = (
     "copied_in_store",
     "bytes_copied",
     "bytes_encoded",
+    "identity",
 )
 """Fields that are written only if there is something to say."""
 
@@ -71,7 +72,8 @@ class JobResult(Format):
     version knows no such field. So is `rows_outside`, the rows of a source that a replace left
     out, and `chunks_together`, the number of chunks whose rows share files although the job has
     borders, `copied_in_store`, the bytes of row groups that never left the store, and, of a round
-    of edits, `bytes_copied` and `bytes_encoded`.
+    of edits, `bytes_copied` and `bytes_encoded`, and `identity`, the last value that a row got in
+    each identity column (`JobTable.identity`).
     """
 
     operation_id: str
@@ -89,6 +91,7 @@ class JobResult(Format):
     copied_in_store: int = 0
     bytes_copied: int = 0
     bytes_encoded: int = 0
+    identity: dict[str, int] = Field(default_factory=dict)
 
     @model_serializer(mode="wrap")
     def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -335,10 +335,10 @@ def log_partitions(base: Snapshot, settings: LogSettings) -> tuple[str, ...]:
 
 def check_base(base: Snapshot) -> None:
     """Raises: UnsupportedFeature if a merge into the base table is impossible."""
-    merge = protocol.OperationKind.MERGE
-    protocol.check(
-        base.protocol, base.metadata, merge, resource=base.location, asked="merge-on-read"
-    )
+    for kind in (protocol.OperationKind.MERGE, protocol.OperationKind.LOG_APPEND):
+        protocol.check(
+            base.protocol, base.metadata, kind, resource=base.location, asked="merge-on-read"
+        )
     _check_rules(base)
     if any(isinstance(type_, StructType) and not type_.fields for type_ in types_of(base.schema)):
         raise UnsupportedFeature(

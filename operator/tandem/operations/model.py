@@ -30,7 +30,7 @@ from tandem.delta.protocol import (
     writes_deletion_vectors,
 )
 from tandem.errors import Reason
-from tandem.jobs.formats import AnyJob, JobSpec, RoundRequest
+from tandem.jobs.formats import AnyJob, IdentityValues, JobSpec, RoundRequest
 from tandem.jobs.port import read_side_file
 from tandem.jobs.results import JobResult, OutputFile, SideFileRef
 from tandem.locks.rules import NOTHING, LockResources
@@ -346,7 +346,9 @@ class Work:
     was read, for a kind that `keeps_commits`, until it takes them. `part`: what it does is one
     batch, perhaps the last, of several. `edit_attempts`: the rounds in which it made edits, by
     their bytes. `upgrade`: enables deletion vectors, to be called before a commit.
-    `read_beside` reads what belongs to a result."""
+    `read_beside` reads what belongs to a result. `reserved` are the last values of identity columns
+    that the attempt has reserved, `identity_needs` the numbers of values that one needed, `ahead`
+    what was reserved of them for the next one."""
 
     identity: Identity
     table: Table
@@ -376,6 +378,9 @@ class Work:
     edit_attempts: Attempts = field(default_factory=Attempts)
     upgrade: Callable[[], None] | None = None
     read_beside: Callable[[Store, SideFileRef], bytes] = read_side_file
+    reserved: dict[str, int] = field(default_factory=dict)
+    identity_needs: dict[str, int] = field(default_factory=dict)
+    ahead: Mapping[str, IdentityValues] = field(default_factory=dict)
     _edits: Edits | None = None
     _small_rounds: SmallRounds | None = None
 
@@ -429,7 +434,7 @@ class Work:
         self._edits, self.edit_attempts = None, Attempts()
         self.planned = self.plan = self.job = self.decision = self.change = None
         self.requests, self.results, self.adds, self.vectors = {}, {}, {}, {}
-        self.sources = {}
+        self.sources, self.reserved = {}, {}
         self.row_map_written = b""
         self.progress_baseline = None
         self.rounds = 0

@@ -21,6 +21,7 @@ from typing import Any
 from pyroaring import BitMap64
 
 from tandem.delta.actions import AddFile, Commit, DeletionVector, Metadata, Protocol, RemoveFile
+from tandem.delta.identity import without_mark
 from tandem.delta.protocol import (
     OperationKind,
     constraints,
@@ -342,7 +343,7 @@ def _columns(old: StructType, new: StructType, mapped: bool) -> Iterator[TableCh
             yield TableChange.COLUMN_RENAMED_MAPPED
         if field.nullable != other.nullable:
             yield TableChange.NULLABLE_CHANGED
-        if field.metadata != other.metadata:
+        if without_mark(field.metadata) != without_mark(other.metadata):
             yield TableChange.FIELD_METADATA
         yield from _types(field.type, other.type, mapped)
 

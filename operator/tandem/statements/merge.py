@@ -20,6 +20,7 @@ from tandem.statements.lexer import ExpressionText
 from tandem.statements.statement import (
     DEFAULT,
     GENERATION,
+    IDENTITY,
     Assignment,
     assigned,
     check_identity,
@@ -274,7 +275,9 @@ def _clause(
         given = _every(table, source, resource, place, insert=not update)
     else:
         place = f"{text.field}.{'update.set' if update else 'insert.values'}"
-        given = assigned(text.set, table, relations, resource=resource, field=place)
+        given = assigned(
+            text.set, table, relations, resource=resource, field=place, insert=not update
+        )
     kept = _of_table if update else None
     found = completed(given, table, kept, resource=resource, field=place)
     if not update:
@@ -303,7 +306,7 @@ def _check_insert(found: tuple[Assignment, ...], table: Schema, resource: str, p
     """Check that the columns that an insert leaves out may be NULL."""
     given = {item.column for item in found}
     for column in table.columns:
-        if column.name not in given and not column.nullable:
+        if column.name not in given and not (column.nullable or IDENTITY in column.metadata):
             raise InvalidStatement(
                 f"{column.name} is NOT NULL and gets no value",
                 resource=resource,
@@ -317,17 +320,23 @@ def _every(
     table: Schema, source: Schema, resource: str, place: str, *, insert: bool
 ) -> tuple[Assignment, ...]:
     """Each column of the table from the source's column of that name. The source may lack generated
-    columns, in an insert those with a default, too."""
-    computed = {GENERATION, DEFAULT} if insert else {GENERATION}
+    and identity columns, in an insert those with a default, too."""
+    computed = {GENERATION, IDENTITY, *([DEFAULT] if insert else [])}
     return tuple(
-        Assignment(column.name, _same_column(column, source, resource, place), column.nullable)
+        Assignment(
+            column.name,
+            _same_column(column, source, resource, place, insert=insert),
+            column.nullable,
+        )
         for column in table.columns
         if computed.isdisjoint(column.metadata) or matching(source.columns, column.name)
     )
 
 
-def _same_column(column: SchemaColumn, source: Schema, resource: str, place: str) -> Expr:
-    check_identity(column, resource, place)
+def _same_column(
+    column: SchemaColumn, source: Schema, resource: str, place: str, *, insert: bool
+) -> Expr:
+    check_identity(column, resource, place, insert=insert)
     candidates = matching(source.columns, column.name)
     if len(candidates) != 1:
         raise InvalidStatement(

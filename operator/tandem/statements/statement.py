@@ -13,6 +13,7 @@ from decimal import Decimal
 from functools import cached_property
 from typing import Any
 
+from tandem.delta import identity
 from tandem.errors import InvalidStatement
 from tandem.statements import coercion, tree
 from tandem.statements.coercion import MAX_SET, wrong_literals
@@ -228,9 +229,10 @@ def assigned(
     resource: str,
     field: str,
     exact_names: bool = False,
+    insert: bool = False,
 ) -> tuple[Assignment, ...]:
-    """The assignments of a SET in the order of the table's columns; `names` are the names that its
-    expressions may use, and `exact_names` is as in `parse_statement`. Raises:
+    """The assignments of a SET, or of an `insert`, in the order of the table's columns; `names` are
+    the names that its expressions may use, and `exact_names` is as in `parse_statement`. Raises:
     InvalidStatement."""
     if not set or len(set) > MAX_SET:
         raise InvalidStatement(
@@ -243,7 +245,7 @@ def assigned(
     found: dict[str, Assignment] = {}
     for name, text in set.items():
         place = f"{field}.{visible(name)[:80]}"
-        column = _target(name, table, resource, place, exact=exact_names)
+        column = _target(name, table, resource, place, exact=exact_names, insert=insert)
         if column.name in found:
             raise InvalidStatement(
                 "SET names the same column twice", resource=resource, field=place, found=name
@@ -255,7 +257,13 @@ def assigned(
 
 
 def _target(
-    name: str, schema: Schema, resource: str, place: str, *, exact: bool = False
+    name: str,
+    schema: Schema,
+    resource: str,
+    place: str,
+    *,
+    exact: bool = False,
+    insert: bool = False,
 ) -> SchemaColumn:
     """The column of a key of SET: bare, or in backquotes as in SQL. With `exact` the key is the
     name itself."""
@@ -282,7 +290,7 @@ def _target(
             expected="a column of the table",
         )
     if len(found) == 1:
-        check_identity(found[0], resource, place)
+        check_identity(found[0], resource, place, insert=insert)
         column = as_target(found[0])
         if not column.type.is_atomic:
             raise InvalidStatement(
@@ -318,20 +326,28 @@ def _is_field(name: str, schema: Schema) -> bool:
     return bool(dot) and any(c.type.name == "struct" for c in matching(schema.columns, head))
 
 
-def check_identity(column: SchemaColumn, resource: str, place: str) -> None:
-    """Check that a column may be assigned values. Raises: InvalidStatement."""
-    if "delta.identity.start" in column.metadata:
-        raise InvalidStatement(
-            "identity columns cannot be set", resource=resource, field=place, found=column.name
-        )
+def check_identity(column: SchemaColumn, resource: str, place: str, *, insert: bool) -> None:
+    """Check that an update or an insert may give values of a column. Raises: InvalidStatement."""
+    if IDENTITY not in column.metadata or (insert and column.metadata.get(EXPLICIT) is True):
+        return
+    raise InvalidStatement(
+        "the table gives the values of an identity column",
+        resource=resource,
+        field=place,
+        found=column.name,
+        expected=f"no value, since {EXPLICIT} is not true" if insert else "another column",
+    )
 
 
-# Values that a statement or a source does not give. A generated column is computed wherever it is
+# Values that a statement or a source does not give. Those of identity columns are given where rows
+# are written (`JobTable.identity`). A generated column is computed wherever it is
 # not given, and compared where it is (`tandem.statements.rules`). A default is for columns that an
 # insert or a source lacks: rows of older files that lack the column are NULL.
 
 GENERATION = "delta.generationExpression"
 DEFAULT = "CURRENT_DEFAULT"
+IDENTITY = identity.START
+EXPLICIT = identity.EXPLICIT
 
 
 def generation_of(column: SchemaColumn, table: Schema, *, resource: str = "") -> Expr | None:
@@ -396,6 +412,17 @@ def _values(table: Schema, absent: Collection[str], resource: str = "") -> dict[
         for column in lacking
         if GENERATION in column.metadata
     }
+    given_by_table = {column.name for column in lacking if IDENTITY in column.metadata}
+    for name, value in found.items():
+        if value is not None and referenced(value) & given_by_table:
+            raise InvalidStatement(
+                "a generated column reads an identity column, whose value is given later",
+                resource=resource,
+                field=f"{GENERATION} of {visible(name)[:80]}",
+                found=", ".join(sorted(referenced(value) & given_by_table)),
+                expected="other columns",
+                remedy="Let the table's own engine insert; deletes and compactions are possible",
+            )
     return {name: value for name, value in found.items() if value is not None}
 
 

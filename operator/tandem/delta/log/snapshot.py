@@ -225,6 +225,7 @@ def commit_info(
     isolation: str = "WriteSerializable",
     metrics: Mapping[str, str] | None = None,
     tandem: Mapping[str, Any] | None = None,
+    tags: Mapping[str, str] | None = None,
 ) -> CommitInfo:
     """The `commitInfo` of the commit that follows `previous` (None: it creates the table).
 
@@ -234,6 +235,7 @@ def commit_info(
         now_ms: the time of the attempt, Unix milliseconds.
         blind_append: the commit only adds files, and the table was not read for it.
         tandem: our own facts (operation id, attempt, …), under the key `tandem`.
+        tags: what other engines are to know of the commit.
     """
     body: Json = {}
     if previous is not None and in_commit_timestamps(previous.metadata):
@@ -251,7 +253,9 @@ def commit_info(
         body["readVersion"] = previous.version
         if keeps_row_ids(previous.protocol, previous.metadata):
             # Operations that would lose ids are refused.
-            body["tags"] = {"delta.rowTracking.preserved": "true"}
+            tags = {"delta.rowTracking.preserved": "true", **(tags or {})}
+    if tags:
+        body["tags"] = dict(tags)
     if metrics:
         body["operationMetrics"] = dict(metrics)
     if tandem:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from tandem.delta.identity import START, given_by_table, identity_columns
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import (
     AccessDenied,
@@ -111,8 +112,11 @@ def check_loaded(
     """
     table = _table(work) if columns is None else columns
     content = content_of(work, source, resource=resource, field=field, table=table)
+    of_identity = identity_columns(work.snapshot.metadata.schema_string) if columns is None else {}
     for found in content.columns:
         _check(found, table, source, resource, field, besides)
+        if source.format is not SourceFormat.JSON:  # where NULL may be meant
+            given_by_table(of_identity, found.schema.names, source=found.path)
     return content.size
 
 
@@ -295,7 +299,11 @@ def _check(
                 remedy="Convert the column in the source",
             )
     given = {column.name.lower() for column in found.schema.columns}
-    missing = [c.name for c in table.columns if not c.nullable and c.name.lower() not in given]
+    missing = [
+        column.name
+        for column in table.columns
+        if not (column.nullable or START in column.metadata) and column.name.lower() not in given
+    ]
     if missing and found.all_known:
         raise InvalidSpec(
             "the source lacks columns that must not be null",

@@ -19,6 +19,7 @@ from tandem.delta.log.codec import decode_deletion_vector
 from tandem.delta.log.commit_log import MaintenanceRight
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import AlreadyExists, CorruptLog, OutcomeUnknown, Reason
+from tandem.jobs.formats import IdentityValues
 from tandem.operations import attempt_files
 from tandem.operations.attempt_files import EndedRecord, ResultRecord
 from tandem.operations.machine.events import (
@@ -38,7 +39,7 @@ from tandem.operations.machine.events import (
 from tandem.operations.machine.state import Closing, OperationState
 from tandem.operations.model import Table, Work
 from tandem.operations.ports import Clock, Nonces
-from tandem.operations.session import commit_actions, job_control, recovery
+from tandem.operations.session import commit_actions, job_control, recovery, reservation
 from tandem.spec.status import OperationResult
 from tandem.storage.store import side_by_side
 
@@ -296,6 +297,47 @@ class Committer:
             effect, Reason.CONFLICT, "other writers committed first every time", retryable=True
         )
 
+    def reserve(self, work: Work) -> bool:
+        """Commit that the values of identity columns in the attempt's rows are given. False if
+        another writer was given values meanwhile, and rows have to be made again.
+
+        Raises: UnsupportedFeature, CorruptLog, AlreadyExists if other writers committed first every
+            time, StorageError.
+        """
+        for _ in range(_TRIES):
+            found = reservation.missing(work)
+            if found.taken or not found.last:
+                return not found.taken
+            if self._put_marks(work, found.last):
+                work.reserved |= found.last
+        raise _always_taken(work)
+
+    def reserve_ahead(self, work: Work) -> Mapping[str, IdentityValues]:
+        """Commit that as many values are given as an earlier attempt needed; these values.
+
+        Raises: as `reserve`; StatementFailed if there are not as many.
+        """
+        for _ in range(_TRIES):
+            values = reservation.ahead(work)
+            marks = {n: each.reserved for n, each in values.items() if n in work.identity_needs}
+            if not marks or self._put_marks(work, marks):
+                return values
+        raise _always_taken(work)
+
+    def _put_marks(self, work: Work, marks: Mapping[str, int]) -> bool:
+        """Put a reservation after the version last read, and read on. False if that was taken."""
+        _require_writable(work)
+        token = self._new_token(0)
+        try:
+            self._table.log.put_commit(
+                work.snapshot.version + 1, reservation.actions(work, marks), token=token
+            )
+        except AlreadyExists:
+            self.refresh(work)
+            return False
+        self.refresh(work)
+        return True
+
     def _visible(
         self,
         work: Work,
@@ -327,6 +369,13 @@ class Committer:
 
     def _new_token(self, attempt: int) -> str:
         return f"{self._id}-{attempt}-{self._nonces.nonce()}"
+
+
+def _always_taken(work: Work) -> AlreadyExists:
+    return AlreadyExists(
+        "other writers committed first every time, so that no identity values were reserved",
+        resource=work.table.location,
+    )
 
 
 def _ended_record(operation_id: str, attempt: int, closing: Closing, session: str) -> EndedRecord:

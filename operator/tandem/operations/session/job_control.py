@@ -15,6 +15,7 @@ from tandem.delta.protocol import repeats_partitions, row_id_columns
 from tandem.errors import AlreadyExists, ManifestInvalid, OutputMissing, Reason
 from tandem.jobs.formats import (
     FileJob,
+    IdentityValues,
     Job,
     JobSpec,
     JobTable,
@@ -41,8 +42,9 @@ _TELLING = 20
 """An ETA is given once the twentieth part of the work is done."""
 
 
-def persist(work: Work, attempt: int) -> None:
-    """Write plan.json and job.json. From then on the inputs are frozen, and pinned."""
+def persist(work: Work, attempt: int, identity: Mapping[str, IdentityValues]) -> None:
+    """Write plan.json and job.json. From then on the inputs are frozen, and pinned. `identity` are
+    the values that new rows get."""
     planned = work.planned
     assert planned is not None
     assert planned.job is not None
@@ -84,6 +86,7 @@ def persist(work: Work, attempt: int) -> None:
             if isinstance(planned.job, FileJob | ReplaceJob)
             else None,
             repeats_partitions=repeats_partitions(snapshot.protocol, snapshot.metadata),
+            identity=dict(identity),
         ),
         data_prefix=attempt_files.data(operation_id, attempt),
         control_prefix=attempt_files.attempt(operation_id, attempt),

@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable
 
 from tandem.delta import protocol, row_tracking
+from tandem.delta.identity import identity_columns
 from tandem.delta.log.commit_log import maintenance_of
 from tandem.errors import (
     InvalidSpec,
@@ -68,7 +69,13 @@ from tandem.operations.machine.events import (
 from tandem.operations.machine.state import OperationState
 from tandem.operations.model import CommitContent, Decision, Identity, Kind, Table, Work
 from tandem.operations.ports import AttemptKey, Ports
-from tandem.operations.session import carry_out, commit_actions, job_control, recovery
+from tandem.operations.session import (
+    carry_out,
+    commit_actions,
+    job_control,
+    recovery,
+    reservation,
+)
 from tandem.operations.session.committer import Committer
 from tandem.operations.session.options import Interceptor, PerformerOptions, passthrough
 from tandem.spec.common import Operation
@@ -239,6 +246,8 @@ class Performer:
     # Planning and locking
 
     def _plan(self, _effect: Effect, state: OperationState) -> Event:
+        if self.work.identity_needs and not self.work.ahead:
+            self.work.ahead = self._committer.reserve_ahead(self.work)  # reads the table anew
         snapshot = self.work.snapshot
         protocol.check(
             *self.work.table.rules(snapshot),
@@ -253,6 +262,7 @@ class Performer:
 
             # A rule that no job can check is refused before there is one.
             rules_of_metadata(snapshot.metadata, resource=self.work.identity.display)
+            identity_columns(snapshot.metadata.schema_string, resource=self.work.identity.display)
         snapshot.require_unique_paths()
         self.work.new_commits.clear()  # the plan is made on what they led to
         planned = self.work.planned = self._kind.plan(self.work)
@@ -368,7 +378,9 @@ class Performer:
             # After the locks were granted: not before the commit of their last holder.
             newest = self._table.log.update(self.work.snapshot)
             attempt_files.fix_cutoff(self._store, self._id, effect.attempt, newest)
-        job_control.persist(self.work, effect.attempt)
+        identity = self.work.ahead or reservation.values_of_plan(self.work)
+        job_control.persist(self.work, effect.attempt, identity)
+        self.work.ahead = {}
         return EffectDone(effect.point)
 
     def _start_job(self, effect: Effect, _state: OperationState) -> Event:
@@ -476,6 +488,12 @@ class Performer:
             upgrade, work.upgrade = work.upgrade, None
             upgrade()
             self._committer.refresh(work)
+            decision = work.decision = self._kind.decide(work)
+        if decision.verdict is Verdict.COMMIT and not self._committer.reserve(work):
+            reservation.need(work, reservation.missing(work).last)
+            why = reservation.missing(work).taken
+            decision = work.decision = Decision(Verdict.REPLAN, why)
+        elif decision.verdict is Verdict.COMMIT and work.reserved:
             decision = work.decision = self._kind.decide(work)
         if decision.verdict is Verdict.COMMIT:
             change = self._kind.change(work)

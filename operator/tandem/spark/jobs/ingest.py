@@ -38,6 +38,7 @@ from tandem.spark.runtime.frames import (
     with_absent,
     write_rows,
 )
+from tandem.spark.runtime.identity_values import LastValues, lacking
 from tandem.spark.runtime.listing import ListedSource
 from tandem.spark.runtime.row_files import (
     INPUT,
@@ -301,12 +302,13 @@ def run_here(control: Control) -> bool:
         return False
     names = job_table_format(spec.table).schema.names
     try:
-        rows, source = arrow_rows.load(control, spec.table, names)
+        rows, source, identity = arrow_rows.load(control, spec.table, names)
         files = RowFiles(control.store, _rows_work(control, job, names), tuple(names))
         written = files.write_all(in_batches(rows)).sent()
     except NeedsSpark:
         return False
-    control.publish(_written(control, [written], source))
+    result = _written(control, [written], source)
+    control.publish(result.model_copy(update={"identity": identity}))
     _report(control, 1, "Publishing")
     return True
 
@@ -330,20 +332,26 @@ def _ingest(control: Control, spark: SparkSession, job: IngestJob | ReplaceJob) 
     bounded = declared_char_types(spec.table.schema_string)
     source = None if job.source_format == "Delta" else readers.open_source(control)
     csv, sparse = job.source_format == "Csv", job.source_format == "Json"
-    found = []
+    found: list[DataFrame] = []
+    numbered: dict[str, None] = {}
     for rows in readers.read(control, spark, schema, source=source, places=True):
         place = rows.path or job.source_location
         aligned = align_columns(rows.frame, schema, place, bounded, rows.where, csv=csv)
         found.append(with_absent(aligned, spec.table, rows.frame.columns, sparse=sparse))
+        if spec.table.identity:
+            given = () if sparse else rows.frame.columns
+            numbered.update(dict.fromkeys(lacking(spec.table, given, place)))
     new = reduce(lambda a, b: a.unionAll(b), found) if found else spark.createDataFrame([], schema)
     outside = None
     if isinstance(job, ReplaceJob):
         outside = observation() if job.drops_outside else None
         new = restricted(new, schema, job.scope, outside)
-    written = write_rows(control, _few(new), _rows_work(control, job, schema.names))
+    last = LastValues(spec.table)
+    new = last.give(_few(new), tuple(numbered))
+    written = write_rows(control, new, _rows_work(control, job, schema.names))
     result = _written(control, written, source)
     left_out = int(outside.get["rows"]) if outside is not None else 0
-    return result.model_copy(update={"rows_outside": left_out})
+    return result.model_copy(update={"rows_outside": left_out, "identity": last.found()})
 
 
 def _rows_work(control: Control, job: IngestJob | ReplaceJob, names: Sequence[str]) -> RowsWork:

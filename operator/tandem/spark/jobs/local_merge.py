@@ -7,7 +7,7 @@ whole round (`spark.jobs.merge`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -36,6 +36,7 @@ from tandem.spark.runtime.control import (
     to_file,
     to_stream,
 )
+from tandem.spark.runtime.identity_values import last_values, numbered_rows
 from tandem.spark.runtime.row_files import (
     HIDDEN,
     MATCHES,
@@ -367,13 +368,14 @@ _BATCH_ROWS = 65_536
 
 @dataclass(frozen=True)
 class MergeAnswer:
-    """What a round did; `matches` as in `JobResult`."""
+    """What a round did; `matches` and `identity` as in `JobResult`."""
 
     outputs: tuple[OutputFile, ...]
     matches: SideFileRef
     updated: int
     deleted: int
     inserted: int
+    identity: Mapping[str, int] = field(default_factory=dict)
 
 
 def execute(
@@ -404,16 +406,17 @@ def execute(
 
         found = in_tasks(control, context, inputs, round_, "Merging", task) if inputs else []
     outputs, rows = joined([each.rows for each in found], round_, [SOURCE_ROW])
-    fresh: tuple[WrittenFile, ...] = ()
+    fresh, identity = tuple[WrittenFile, ...](), dict[str, int]()
     if inserts and source.statement.when("NotMatched"):
         matched = np.zeros(source.rows.num_rows, bool)
         for each in found:
             bits = np.unpackbits(np.frombuffer(each.sources, np.uint8), count=len(matched))
             matched |= bits.astype(bool)
-        fresh = _inserted(control, source, np.flatnonzero(~matched), len(found))
+        fresh, identity = _inserted(control, source, np.flatnonzero(~matched), len(found))
     if source.statement.records_matches and source.identified:
         rows = identified(rows, source.rows)
-    return answered(control, round_, found, (outputs, rows), fresh, most_recorded)
+    answer = answered(control, round_, found, (outputs, rows), fresh, most_recorded)
+    return replace(answer, identity=identity)
 
 
 def answered(
@@ -511,8 +514,9 @@ def identified(rows: pa.Table, source: pa.Table) -> pa.Table:
 
 def _inserted(
     control: Control, source: ArrowSource, missing: Any, task: int
-) -> tuple[WrittenFile, ...]:
-    """Write the rows that are inserted for source rows without a match.
+) -> tuple[tuple[WrittenFile, ...], dict[str, int]]:
+    """Write the rows that are inserted for source rows without a match; the files, and the last
+    value of each identity column.
 
     Raises: NeedsSpark, StatementFailed, StorageError.
     """
@@ -524,15 +528,19 @@ def _inserted(
     given = local.unmatched_rows(source.rows, missing, "NotMatched")
     clauses = local.clause_numbers("NotMatched", given)
     batches: list[pa.RecordBatch] = []
+    numbered = dict.fromkeys(spec.table.identity, 0)
     for clause in local.when("NotMatched"):
         chosen = missing[clauses == clause.number]
         if len(chosen):
             rows = local.unmatched_rows(source.rows, chosen, "NotMatched")
             written = clause.written(rows, empty, None)
+            for name in spec.table.identity.keys() - clause.assignments.keys():
+                written = numbered_rows(written, spec.table, [name], numbered[name])
+                numbered[name] += written.num_rows
             require_new_texts(written, clause, table.partition_columns)
             batches += written.combine_chunks().to_batches(_BATCH_ROWS)
     if not batches:
-        return ()
+        return (), {}
     work = RowsWork(
         table=spec.table, data_prefix=spec.data_prefix, target_file_size=job.target_file_size
     )
@@ -540,4 +548,4 @@ def _inserted(
         files = RowFiles(control.store, work, tuple(table.schema.names), task).write_all(batches)
     except pa.ArrowException as error:  # such as texts of more than 2 GiB in one array
         raise NeedsSpark(str(error)) from error
-    return files.files
+    return files.files, last_values(spec.table, numbered)

@@ -30,6 +30,7 @@ from tandem.spark.jobs.merge_source import SourceSize
 from tandem.spark.jobs.statement import ArrowRound, arrow_then_spark, rounds_here, serve
 from tandem.spark.runtime.control import Control
 from tandem.spark.runtime.frames import cardinality, reported_shares
+from tandem.spark.runtime.identity_values import LastValues
 from tandem.spark.runtime.row_files import joined, logged_partition_values
 from tandem.spark.sources import readers
 from tandem.statements.local import NeedsSpark
@@ -152,7 +153,7 @@ def _merge(
             sides = replace(sides, broadcast=True)
         copy = _copy(control, sides, size, round_)
         with reported_shares(control, "Merging", inputs, round_):
-            found = _write(control, sides, inputs, job.target_file_size)
+            found, identity = _write(control, sides, inputs, job.target_file_size)
         ids = SOURCE_IDS if sides.record else ()
         outputs, rows = joined([each.rows for each in found], round_, ids)
         again = rows.filter(pa.array(repeats(rows))).slice(0, 1).to_pylist()
@@ -160,7 +161,7 @@ def _merge(
             place = again[0]["input"], again[0]["position"]
             raise several_matches(control, spark, sides, inputs, place)
     answer = answered(control, round_, found, (outputs, rows), (), MAX_RECORDED)
-    _publish(control, round_, live, answer, copy)
+    _publish(control, round_, live, replace(answer, identity=identity), copy)
     return size
 
 
@@ -180,6 +181,7 @@ def _publish(
             rows_read=live,
             rows_written=answer.updated + answer.inserted,
             rows_matched=answer.updated + answer.deleted,
+            identity=dict(answer.identity),
         )
     )
 
@@ -224,7 +226,8 @@ def _write(
     sides: Sides,
     inputs: Sequence[InputFile],
     target_file_size: int,
-) -> list[MergedRows]:
+) -> tuple[list[MergedRows], dict[str, int]]:
+    """What each task has written, and the last value of each identity column."""
     from tandem.spark.jobs.spark_merge import MergeWork, decided, write_decided
 
     tasks = int(sides.table.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
@@ -236,7 +239,9 @@ def _write(
         statement=sides.statement,
         most_recorded=min(MAX_RECORDED, UNEVEN * MAX_RECORDED // tasks),
     )
-    return write_decided(control, decided(sides), work)
+    last = LastValues(control.spec.table)
+    rows = last.watch(decided(sides), sides.numbered)
+    return write_decided(control, rows, work), last.found()
 
 
 def _check_counts(answer: MergeAnswer, live: int, round_: int) -> None:

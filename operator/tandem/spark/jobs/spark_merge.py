@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from tandem.errors import InvalidSpec, StatementFailed
-from tandem.jobs.formats import SOURCE_IDS, InputFile, MergeJob, SourceJob
+from tandem.jobs.formats import SOURCE_IDS, InputFile, JobTable, MergeJob, SourceJob
 from tandem.reconcile.matches import KEPT
 from tandem.spark.jobs.local_merge import MergedRows, changed
 from tandem.spark.jobs.merge_source import with_identity
@@ -29,6 +29,7 @@ from tandem.spark.runtime.frames import (
     task_number,
     with_rules,
 )
+from tandem.spark.runtime.identity_values import NUMBER, number_of, value_of
 from tandem.spark.runtime.listing import ListedSource, check_unique_names
 from tandem.spark.runtime.row_files import (
     BROKEN,
@@ -161,8 +162,8 @@ class Sides:
     """The two sides of the join, and the mode. `part`: the table's side is only some of its rows;
     `record`: source rows have an identity, which is recorded. `ids`: the column of row ids, if rows
     keep theirs. `bounded`: from `declared_char_types`. `plain` is the source without the
-    join's columns; `size` the size of its files in bytes, 0 if unknown; `broadcast`: it takes
-    little memory."""
+    join's columns; `size` the size of its files in bytes, 0 if unknown; `of` is the table;
+    `broadcast`: the source takes little memory."""
 
     statement: MergeStatement
     schema: StructType
@@ -174,7 +175,21 @@ class Sides:
     record: bool
     ids: tuple[str, ...]
     bounded: Mapping[str, DataType]
+    of: JobTable
     broadcast: bool = False
+
+    @property
+    def numbered(self) -> Mapping[str, Column]:
+        """Of the rows of `decided`, the values of identity columns that the table gives, by column;
+        NULL where it gives none."""
+        from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+        found = {}
+        for name in self.of.identity:
+            clauses = [n for n, c in enumerate(self.statement.clauses) if _numbers(c, name)]
+            if clauses and not self.part:
+                found[name] = F.when(F.col(CLAUSE).isin(clauses), F.col(quote_name(name)))
+        return found
 
 
 def sides_of(
@@ -206,18 +221,27 @@ def sides_of(
     if statement.records_matches:
         identified = with_identity(source)
     plain = source if identified is None else identified
+    joined = plain.withColumn(_HERE, F.lit(True))
+    if any(_numbers(clause, name) for clause in statement.clauses for name in table.identity):
+        joined = joined.withColumn(NUMBER, number_of(plain))
     return Sides(
         statement,
         schema,
         rows.alias(TABLE),
-        plain.withColumn(_HERE, F.lit(True)).alias(SOURCE),
+        joined.alias(SOURCE),
         plain,
         size=sum(file.size for file in held[0].files),
         part=part,
         record=identified is not None,
         ids=ids,
         bounded=declared_char_types(table.schema_string),
+        of=table,
     )
+
+
+def _numbers(clause: Clause, name: str) -> bool:
+    """Whether a clause inserts rows without a value for an identity column."""
+    return clause.action == "Insert" and name not in clause.set_sql
 
 
 def _updates(statement: MergeStatement) -> bool:
@@ -274,6 +298,8 @@ def _value(clause: Clause, name: str, sides: Sides) -> Column:
     from pyspark.sql.types import AtomicType
 
     text = clause.set_sql.get(name)
+    if name in sides.of.identity and _numbers(clause, name):
+        return value_of(sides.of, name, F.col(f"{SOURCE}.{NUMBER}"))
     if text is None:
         return F.lit(None) if clause.action == "Insert" else F.col(f"{TABLE}.{quote_name(name)}")
     wanted, value = sides.schema[name].dataType, F.expr(text)

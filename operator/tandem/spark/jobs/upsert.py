@@ -264,7 +264,7 @@ def run_here(control: Control) -> bool:
     assert isinstance(job, UpsertJob)
     needed = LogSettings(job.keys, job.ordering_column).columns
     try:
-        rows, source = arrow_rows.load(control, job.blocks, columns_of(job), required=needed)
+        rows, source, _ = arrow_rows.load(control, job.blocks, columns_of(job), required=needed)
     except NeedsSpark:
         return False
     if any(rows[key].null_count for key in job.keys):

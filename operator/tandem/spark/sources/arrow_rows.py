@@ -21,6 +21,7 @@ from tandem.delta.dv import from_base64
 from tandem.errors import StorageError
 from tandem.jobs.formats import JobTable
 from tandem.spark.runtime.control import Control, job_table_format
+from tandem.spark.runtime.identity_values import lacking, last_values, numbered_rows
 from tandem.spark.runtime.listing import ListedSource, decoding_error, types_in
 from tandem.spark.runtime.row_files import InputSplit, open_input
 from tandem.spark.sources.csv_text import csv_columns
@@ -65,8 +66,9 @@ def load(
     names: Sequence[str],
     *,
     required: Sequence[str] = (),
-) -> tuple[pa.Table, ListedSource | None]:
-    """All rows of the job's source, and its files; None for a Delta table.
+) -> tuple[pa.Table, ListedSource | None, dict[str, int]]:
+    """All rows of the job's source; its files, None for a Delta table; and the last value that they
+    got in each identity column.
 
     Args:
         table, names: the columns that the rows get, by logical name. Those that the source lacks
@@ -90,6 +92,7 @@ def load(
     loose = job_table_format(table)
     schema = arrow_schema(replace(loose, schema=all_nullable(loose.schema)), names)
     tables, size = [schema.empty_table()], 0
+    numbered = dict.fromkeys(table.identity, 0)
     sparse = job.source_format == "Json"
     for rows in found:
         have = {name.lower(): name for name in rows.column_names}
@@ -100,11 +103,24 @@ def load(
             for field in schema
         ]
         whole = pa.table(columns, schema=schema)
+        if numbered:
+            unknown = {name.lower() for name in numbered} if sparse else frozenset()
+            given = [n for n in have if n not in unknown or not _without_values(rows[have[n]])]
+            for name in lacking(table, given, job.source_location):
+                whole = numbered_rows(whole, table, [name], numbered[name])
+                numbered[name] += rows.num_rows
         tables.append(filled(whole, table.schema_string, have, sparse=sparse))
         size += tables[-1].nbytes
         if size > MEMORY:
             raise NeedsSpark("a source that takes much memory")
-    return pa.concat_tables(tables), listed
+    return pa.concat_tables(tables), listed, last_values(table, numbered)
+
+
+def _without_values(column: Any) -> bool:
+    """Whether a column of JSON has no value. Raises: NeedsSpark if some rows have one."""
+    if 0 < column.null_count < len(column):
+        raise NeedsSpark("some rows without a value of an identity column, perhaps")
+    return bool(column.null_count == len(column))
 
 
 def read_files(files: SourceFiles) -> pa.Table:
