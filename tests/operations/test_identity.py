@@ -25,7 +25,7 @@ STEP = 100
 """Of `v`, of which ten rows have the values 0 to 900."""
 
 
-def make(folder: Path, loads: int = 1, **changes: Any) -> ArrowLake:
+def make(folder: Path, *, loads: int = 1, **changes: Any) -> ArrowLake:
     """`v` is an identity column; None takes one of its properties out."""
     made = quick_lake.make(folder, loads)
     lake = quick_lake.of_kind(ArrowLake, made.location, folder / "sources")
@@ -183,7 +183,8 @@ def test_unusable_properties_are_refused_where_values_are_given(tmp_path: Path, 
 def test_values_that_are_used_up(tmp_path: Path, operation: Any) -> None:
     """One row too many; the last value itself is given."""
     last = ((1 << 63) - 1) // STEP * STEP
-    lake = make(tmp_path, **{identity.MARK: last - 2 * STEP})
+    changes: dict[str, Any] = {identity.MARK: last - 2 * STEP}
+    lake = make(tmp_path, **changes)
     status = lake.run(operation(lake, source(lake, 10, 13)))
     assert reason(status) == "StatementFailed", status
     assert "used up" in message(status)
@@ -194,7 +195,8 @@ def test_values_that_are_used_up(tmp_path: Path, operation: Any) -> None:
 @pytest.mark.parametrize("mark_", [None, -5 * STEP])
 def test_values_begin_with_the_start(tmp_path: Path, mark_: int | None) -> None:
     """Also if the mark lies before it."""
-    lake = make(tmp_path, **{identity.MARK: mark_})
+    changes: dict[str, Any] = {identity.MARK: mark_}
+    lake = make(tmp_path, **changes)
     lake.do(lake.delete("true"))
     lake.do(load(lake, source(lake, 10, 12)))
     assert values(lake) == [0, STEP]
@@ -217,7 +219,8 @@ def test_values_that_the_table_gives_alone(tmp_path: Path) -> None:
 
 def test_values_of_a_source_where_they_are_allowed(tmp_path: Path) -> None:
     """As for Spark, they do not raise the mark, and NULL stays."""
-    lake = make(tmp_path, **{identity.EXPLICIT: True})
+    changes: dict[str, Any] = {identity.EXPLICIT: True}
+    lake = make(tmp_path, **changes)
     before = mark(lake)
     lake.do(load(lake, source(lake, 10, 13, v=pa.array([7, 8, None]))))
     assert mark(lake) == before

@@ -6,9 +6,7 @@ Jobs run over Arrow, on Spark where the table is partitioned or the source has s
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +18,8 @@ from pyspark.sql import SparkSession
 from support.jobs.quick_lake import ArrowLake
 from support.lake.lake import INSERT_ALL, Lake, message, reason
 from tandem.delta import identity
-from tandem.operations.machine.events import Effect, Event, Point
+from tandem.operations.machine.events import Point
 from tandem.spec.resources import Operation
-from tandem.spec.status import Phase
 from tandem.storage import open_store
 
 TABLES = {
