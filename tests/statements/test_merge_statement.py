@@ -229,7 +229,12 @@ def test_conditions_that_are_refused(on: str, where: str, message: str) -> None:
         ((update(a="1", A="2"),), "names the same column twice"),
         ((update(b="1"),), "a column that the table does not have"),
         ((update(),), "no column, or too many"),
-        ((update(st="s.n"),), "columns of this type cannot be set"),
+        ((update(st="s.list"),), "it is of another type"),
+        ((update(st="named_struct('z', 1)"),), "it is of another type"),
+        (
+            (Text("NotMatched", "Insert", set={"id": "1", "st.y": "1"}),),
+            "an insert gives whole columns",
+        ),
         ((Text(where="s.A"),), "not BOOLEAN"),
         ((Text(where="uuid() = x"),), "deterministic"),
         (EVERY, "must have every column of the table"),

@@ -121,8 +121,7 @@ def test_stored_values_have_the_type_of_the_column(column: str, value: str, sql:
         ("i32", "'7'", "CAST(… AS INT)"),
         ("i32", "b", "CAST(… AS INT)"),
         ("d", "i32", "not converted implicitly"),
-        ("st", "st", "columns of this type cannot be set"),
-        ("st.x", "1", "fields inside a struct cannot be set"),
+        ("st", "i32", "it is of another type"),
         ("nope", "1", "does not have"),
         ("i3", "1", "perhaps"),
         ("i32; DROP", "1", "does not have"),
@@ -247,3 +246,95 @@ def test_names_are_proposed_as_a_statement_writes_them(where: str, said: str) ->
 
 def test_a_column_that_is_called_as_a_query_begins_has_a_hint() -> None:
     assert "in `backquotes`" in refusal({"f64": "1"}, "select = 5").remedy
+
+
+NESTED: dict[str, Any] = {
+    "type": "struct",
+    "fields": [
+        {"name": "a.b", "type": "integer", "metadata": {}},
+        {
+            "name": "st",
+            "metadata": {},
+            "type": {
+                "type": "struct",
+                "fields": [
+                    {"name": "x", "type": "long", "metadata": {}},
+                    {"name": "y z", "type": "string", "metadata": {}, "nullable": False},
+                    {
+                        "name": "in",
+                        "metadata": {},
+                        "type": {
+                            "type": "struct",
+                            "fields": [{"name": "d", "type": "double", "metadata": {}}],
+                        },
+                    },
+                ],
+            },
+        },
+        *(
+            {
+                "name": name,
+                "metadata": {},
+                "type": {"type": "array", "elementType": of, "containsNull": True},
+            }
+            for name, of in (("ints", "integer"), ("more", "integer"), ("texts", "string"))
+        ),
+    ],
+}
+X = "`st`.`x`"
+Y = "`st`.`y z`"
+IN = "`st`.`in`"
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"st.x": "1"}, f"named_struct('x', CAST(1 AS BIGINT), 'y z', {Y}, 'in', {IN})"),
+        ({"ST.`Y Z`": "'q'"}, f"named_struct('x', {X}, 'y z', 'q', 'in', {IN})"),
+        (
+            {"st.in.d": "st.x", "`st`.`x`": "NULL"},
+            "named_struct('x', CAST(NULL AS BIGINT), "
+            f"'y z', {Y}, 'in', named_struct('d', CAST({X} AS DOUBLE)))",
+        ),
+        (
+            {"st": "named_struct('IN', NULL, 'y z', 'q', 'x', 2)"},
+            "named_struct('x', CAST(2 AS BIGINT), 'y z', 'q', 'in', NULL)",
+        ),
+        ({"st": "NULL"}, "NULL"),
+    ],
+)
+def test_fields_of_structs_are_set_in_a_whole_one(values: dict[str, str], expected: str) -> None:
+    schema = json.dumps(NESTED)
+    found = parse_statement(None, values, schema)
+    assert found.set_sql == {"st": expected}
+    again = parse_statement(None, found.set_sql, schema, exact_names=True)
+    assert again.set_sql == found.set_sql
+
+
+@pytest.mark.parametrize(
+    ("values", "part"),
+    [
+        ({"st.nope": "1"}, "does not have"),
+        ({"st.X": "1", "st.x": "2"}, "twice"),
+        ({"st": "NULL", "st.x": "2"}, "twice"),
+        ({"st.in": "NULL", "st.in.d": "2"}, "twice"),
+        ({"st.`y z`": "NULL"}, "NOT NULL"),
+        ({"st.x": "'a'"}, "CAST"),
+        ({"st.x.y": "1"}, "does not have"),
+        ({"ints": "texts"}, "another type"),
+        ({"ints[0]": "1"}, "does not have"),
+        ({"st": "named_struct('x', 1)"}, "another type"),
+        ({"st": "named_struct('x')"}, "different number"),
+        ({"st": "named_struct('x', 1, 'X', 2)"}, "names in quotes"),
+        ({"st": "named_struct(st.x, 1)"}, "names in quotes"),
+        ({"st.in": "st"}, "another type"),
+    ],
+)
+def test_nested_values_that_cannot_be_stored(values: dict[str, str], part: str) -> None:
+    with pytest.raises(InvalidStatement, match=part):
+        parse_statement(None, values, json.dumps(NESTED))
+
+
+def test_arrays_are_set_as_a_whole() -> None:
+    found = parse_statement(None, {"ints": "more", "a.b": "1"}, json.dumps(NESTED))
+    assert found.set_sql == {"a.b": "1", "ints": "`more`"}

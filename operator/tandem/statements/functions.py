@@ -33,6 +33,7 @@ from tandem.statements.types import (
     TIMESTAMP,
     TIMESTAMP_NTZ,
     UNKNOWN,
+    SchemaColumn,
     SqlType,
 )
 
@@ -253,6 +254,7 @@ KINDS: Final[Mapping[str, ArgumentKind]] = {
     "boolean": ArgumentKind("a condition", _of("boolean")),
     "moment": ArgumentKind("a date or timestamp", _of(*_MOMENT)),
     "any": ArgumentKind("a value", lambda a: a.type.is_atomic),
+    "part": ArgumentKind("a name in quotes or a value", lambda a: not a.type.is_interval),
     "format": ArgumentKind(
         "a constant format such as 'yyyy-MM-dd HH:mm:ss'",
         lambda a: _text(a) is not None and not format_problem(_text(a) or ""),
@@ -275,6 +277,17 @@ def _always(data_type: SqlType) -> ResultType:
 def _same(args: Sequence[Expr]) -> SqlType:
     of = args[0].type
     return of if of.is_numeric or of == UNKNOWN else DOUBLE
+
+
+def _struct(args: Sequence[Expr]) -> SqlType | None:
+    """None unless names and values alternate, and names differ."""
+    names = [_text(arg) for arg in args[::2]]
+    known = {name.lower() for name in names if name}
+    if len(args) % 2 or len(known) < len(names):
+        return None
+    parts = zip(names, args[1::2], strict=True)
+    fields = tuple(SchemaColumn(str(name), value.type) for name, value in parts)
+    return SqlType("struct", fields=fields, detail="STRUCT")
 
 
 def _common(args: Sequence[Expr]) -> SqlType | None:
@@ -384,6 +397,9 @@ _TABLE: Final = (
     _row("nullif", "any any", _nullif, about="NULL if both are equal, else the first"),
     _row("greatest", "any", _extreme, 2, _MANY, about="the greatest; NULLs are skipped"),
     _row("least", "any", _extreme, 2, _MANY, about="the least; NULLs are skipped"),
+    _row(
+        "named_struct", "part", _struct, 2, 2 * _MANY, about="a struct, of names and values in turn"
+    ),
     # Dates and times.
     _row("year", "moment", INTEGER, about="year"),
     _row("quarter", "moment", INTEGER, about="quarter, 1 to 4"),

@@ -276,7 +276,13 @@ def _clause(
     else:
         place = f"{text.field}.{'update.set' if update else 'insert.values'}"
         given = assigned(
-            text.set, table, relations, resource=resource, field=place, insert=not update
+            text.set,
+            table,
+            relations,
+            resource=resource,
+            field=place,
+            insert=not update,
+            row=(TABLE,),
         )
     kept = _of_table if update else None
     found = completed(given, table, kept, resource=resource, field=place)

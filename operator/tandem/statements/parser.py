@@ -334,6 +334,13 @@ class Operands(Names, ABC):
                     expected=kind.about,
                 )
         data_type = function.gives(args)
+        if data_type is None and function.name == "named_struct":
+            self.fail(
+                token.at,
+                "the arguments of named_struct are names in quotes, each followed by a value",
+                found=f"{len(args)} arguments",
+                expected="different names",
+            )
         if data_type is None:
             self.fail_types(args, token.at, f"the arguments of {function.name}")
         return self.note(

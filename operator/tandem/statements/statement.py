@@ -25,6 +25,7 @@ from tandem.statements.tree import Expr, quote_name, to_spark_sql
 from tandem.statements.types import (
     BOOLEAN,
     NULL,
+    STRING,
     UNKNOWN,
     Schema,
     SchemaColumn,
@@ -230,10 +231,11 @@ def assigned(
     field: str,
     exact_names: bool = False,
     insert: bool = False,
+    row: tuple[str, ...] = (),
 ) -> tuple[Assignment, ...]:
     """The assignments of a SET, or of an `insert`, in the order of the table's columns; `names` are
-    the names that its expressions may use, and `exact_names` is as in `parse_statement`. Raises:
-    InvalidStatement."""
+    the names that its expressions may use, with those of the table below `row`, and `exact_names`
+    is as in `parse_statement`. Raises: InvalidStatement."""
     if not set or len(set) > MAX_SET:
         raise InvalidStatement(
             "SET has no column, or too many",
@@ -242,18 +244,48 @@ def assigned(
             found=f"{len(set)} columns",
             expected=f"1 to {MAX_SET}",
         )
-    found: dict[str, Assignment] = {}
+    found: dict[tuple[str, ...], Expr] = {}
     for name, text in set.items():
         place = f"{field}.{visible(name)[:80]}"
-        column = _target(name, table, resource, place, exact=exact_names, insert=insert)
-        if column.name in found:
+        path, column = _target(name, table, resource, place, exact=exact_names, insert=insert)
+        if any(path[: len(p)] == p or p[: len(path)] == path for p in found):
             raise InvalidStatement(
                 "SET names the same column twice", resource=resource, field=place, found=name
             )
         value = parse_expression(text, names, resource=resource, field=place)
-        value = stored(value, column, ExpressionText(text, resource, place))
-        found[column.name] = Assignment(column.name, value, column.nullable)
-    return tuple(found[c.name] for c in table.columns if c.name in found)
+        found[path] = stored(value, column, ExpressionText(text, resource, place))
+    return tuple(
+        Assignment(column.name, _with_parts(column, found, (column.name,), row), column.nullable)
+        for column in table.columns
+        if any(path[0] == column.name for path in found)
+    )
+
+
+def _with_parts(
+    column: SchemaColumn,
+    found: Mapping[tuple[str, ...], Expr],
+    path: tuple[str, ...],
+    row: tuple[str, ...],
+) -> Expr:
+    """The new value of a column, or of a field of it, of which some fields may be set."""
+    if path in found:
+        return found[path]
+    if not any(each[: len(path)] == path for each in found):
+        return tree.ColumnRef(parts=(*row, *path), type=column.type)
+    fields = [
+        (field.name, _with_parts(field, found, (*path, field.name), row))
+        for field in column.type.fields
+    ]
+    return _struct(fields)
+
+
+def _struct(fields: Iterable[tuple[str, Expr]], at: int = 0) -> Expr:
+    parts = list(fields)
+    names = [tree.Literal(value=name, type=STRING, at=at) for name, _ in parts]
+    args = [each for name, (_, value) in zip(names, parts, strict=True) for each in (name, value)]
+    of = tuple(SchemaColumn(name, value.type) for name, value in parts)
+    type_ = SqlType("struct", fields=of, detail="STRUCT")
+    return tree.Call(function="named_struct", args=tuple(args), type=type_, at=at)
 
 
 def _target(
@@ -264,43 +296,71 @@ def _target(
     *,
     exact: bool = False,
     insert: bool = False,
-) -> SchemaColumn:
-    """The column of a key of SET: bare, or in backquotes as in SQL. With `exact` the key is the
-    name itself."""
-    wanted = name
-    if name.startswith("`") and not exact:
-        tokens = tokenize(ExpressionText(name, resource, place))
-        if len(tokens) == 2:
-            wanted = tokens[0].text
-    found = matching(schema.columns, wanted)
-    if wanted is name and not exact and _is_field(name, schema):
-        if found:
+) -> tuple[tuple[str, ...], SchemaColumn]:
+    """The path of what a key of SET names, and the column, or the field of a struct: bare, or in
+    backquotes as in SQL. With `exact` the key is the name of a column itself."""
+    wanted: tuple[str, ...] = (name,)
+    parts = () if exact else _parts(name, ExpressionText(name, resource, place))
+    if name.startswith("`"):
+        wanted = parts or wanted
+    elif _is_field(parts, schema):
+        wanted = parts
+        whole = matching(schema.columns, name)
+        if whole:
             raise InvalidStatement(
                 "SET names a column with a dot in its name, or a field inside a struct",
                 resource=resource,
                 field=place,
                 found=visible(name),
-                expected=f"{quote_name(found[0].name)} for the column",
+                expected=f"{quote_name(whole[0].name)} for the column",
             )
+    columns, path = schema.columns, list[str]()
+    for part in wanted:
+        column = _named(part, columns, name, resource, place)
+        if not path:
+            check_identity(column, resource, place, insert=insert)
+        path.append(column.name)
+        columns = column.type.fields
+    if insert and len(path) > 1:
         raise InvalidStatement(
-            "fields inside a struct cannot be set",
+            "an insert gives whole columns",
             resource=resource,
             field=place,
-            found=visible(name),
-            expected="a column of the table",
+            found=visible(name)[:80],
+            expected=f"a value for {path[0]}, such as named_struct(…)",
         )
+    column = as_target(column)
+    if not (column.type.is_atomic or column.type.is_nested):
+        raise InvalidStatement(
+            "columns of this type cannot be set",
+            resource=resource,
+            field=place,
+            found=f"{column.name}: {column.type}",
+            expected="a column of another type",
+        )
+    return tuple(path), column
+
+
+def _parts(name: str, source: ExpressionText) -> tuple[str, ...]:
+    """The names of a key of SET, perhaps those of a field and of the columns around it; none if it
+    is a bare name, with whatever characters."""
+    if "`" not in name:
+        return tuple(name.split("."))
+    if not (name.startswith("`") or ".`" in name):
+        return ()
+    tokens = tokenize(source)[:-1]
+    names, dots = tokens[::2], tokens[1::2]
+    if any(dot.text != "." for dot in dots) or any(n.kind not in ("word", "name") for n in names):
+        return ()
+    return tuple(token.text for token in names)
+
+
+def _named(
+    part: str, columns: Sequence[SchemaColumn], name: str, resource: str, place: str
+) -> SchemaColumn:
+    found = matching(columns, part)
     if len(found) == 1:
-        check_identity(found[0], resource, place, insert=insert)
-        column = as_target(found[0])
-        if not column.type.is_atomic:
-            raise InvalidStatement(
-                "columns of this type cannot be set",
-                resource=resource,
-                field=place,
-                found=f"{column.name}: {column.type}",
-                expected="a column of a simple type",
-            )
-        return column
+        return found[0]
     if found:
         raise InvalidStatement(
             "SET names an ambiguous column, since names are not case-sensitive",
@@ -309,7 +369,7 @@ def _target(
             found=visible(name),
             expected="one of " + ", ".join(column.name for column in found),
         )
-    close = close_names(schema.columns, wanted)
+    close = close_names(columns, part)
     raise InvalidStatement(
         "SET names a column that the table does not have",
         resource=resource,
@@ -320,10 +380,11 @@ def _target(
     )
 
 
-def _is_field(name: str, schema: Schema) -> bool:
-    """Whether SQL parses a key of SET without backquotes as a field of a struct."""
-    head, dot, _ = name.partition(".")
-    return bool(dot) and any(c.type.name == "struct" for c in matching(schema.columns, head))
+def _is_field(parts: Sequence[str], schema: Schema) -> bool:
+    """Whether SQL parses these names as a field of a struct."""
+    return len(parts) > 1 and any(
+        column.type.name == "struct" for column in matching(schema.columns, parts[0])
+    )
 
 
 def check_identity(column: SchemaColumn, resource: str, place: str, *, insert: bool) -> None:
@@ -452,17 +513,9 @@ def completed(
                 return kept(node)
             return tree.Cast(operand=tree.Literal(value=None, type=NULL), type=node.type)
         value = found[name].value
-        if not below:
-            return value
-        if not isinstance(value, tree.ColumnRef):
-            raise InvalidStatement(
-                "a generated column reads a field of a column that gets a new value",
-                resource=resource,
-                field=field,
-                found=".".join(node.parts),
-                expected="a value for the generated column, too",
-            )
-        return replace(node, parts=(*value.parts, *below))
+        for part in below:
+            value = _part(value, part)
+        return value
 
     absent = {
         column.name: column
@@ -488,6 +541,18 @@ def completed(
     return tuple(found[column.name] for column in table.columns if column.name in found)
 
 
+def _part(value: Expr, name: str) -> Expr:
+    """A field of the new value of a struct."""
+    if isinstance(value, tree.ColumnRef):
+        of = next(field.type for field in value.type.fields if field.name == name)
+        return replace(value, parts=(*value.parts, name), type=of)
+    if isinstance(value, tree.Call):
+        for key, part in zip(value.args[::2], value.args[1::2], strict=True):
+            if isinstance(key, tree.Literal) and key.value == name:
+                return part
+    return tree.Literal(value=None, type=NULL)
+
+
 def stored(value: Expr, column: SchemaColumn, source: ExpressionText) -> Expr:
     """The value with the cast that storing it in the column requires, if any.
 
@@ -497,6 +562,8 @@ def stored(value: Expr, column: SchemaColumn, source: ExpressionText) -> Expr:
         raise source.error(
             value.at, f"{column.name} is NOT NULL", found="NULL", expected=str(column.type)
         )
+    if column.type.is_nested:
+        return _stored_nested(value, column, source)
     if value.type == column.type:
         return value
     loss = coercion.assignment_loss(value.type, column.type)
@@ -513,6 +580,38 @@ def stored(value: Expr, column: SchemaColumn, source: ExpressionText) -> Expr:
     cast = tree.Cast(operand=value, type=column.type, at=value.at)
     check_literals(cast, source)
     return cast
+
+
+def _stored_nested(value: Expr, column: SchemaColumn, source: ExpressionText) -> Expr:
+    """A struct is stored field by field, by name, if it is made by named_struct; other values are
+    as they are. Raises: InvalidStatement."""
+    if _is_null(value):
+        return replace(value, type=column.type)
+    if value.type in (NULL, UNKNOWN) or value.type.same_as(column.type):
+        return value
+    if isinstance(value, tree.Call) and value.function == "named_struct":
+        given = {field.name.lower(): field.name for field in value.type.fields}
+        wanted = [field.name.lower() for field in column.type.fields]
+        if column.type.name == "struct" and sorted(given) == sorted(wanted):
+            return _struct(
+                (
+                    (f.name, stored(_part(value, given[f.name.lower()]), as_target(f), source))
+                    for f in column.type.fields
+                ),
+                value.at,
+            )
+    raise source.error(
+        value.at,
+        f"{value.type} cannot be stored in {column.name}: it is of another type",
+        found=_shown(value.type),
+        expected=_shown(column.type),
+        remedy="Give a value of the same type, of a struct also named_struct('field', value, …).",
+    )
+
+
+def _shown(type_: SqlType) -> str:
+    names = ", ".join(visible(field.name) for field in type_.fields)
+    return f"{type_} of {names}"[:200] if names else str(type_)
 
 
 def _is_null(value: Expr) -> bool:

@@ -23,13 +23,15 @@ MAX_PRECISION: Final = 38
 class SqlType:
     """A type. `name` is Delta's primitive name, or one of `decimal`, `struct`, `null`,
     `interval day`, `interval day to second`, `interval year to month`, `other` and `unknown`: that
-    of a column whose type is determined later, and which is compatible with every type."""
+    of a column whose type is determined later, and which is compatible with every type. `nested`
+    distinguishes arrays and maps by what they hold; empty for other types."""
 
     name: str
     precision: int = 0
     scale: int = 0
     fields: tuple[SchemaColumn, ...] = ()
     detail: str = ""
+    nested: str = ""
 
     def __str__(self) -> str:
         return self.detail or sql_name(self)
@@ -54,6 +56,21 @@ class SqlType:
     def is_atomic(self) -> bool:
         """Whether it can be compared, cast and stored. Intervals can only be added to times."""
         return self.name not in {"struct", "other"} and not self.is_interval
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether it is a struct, an array or a map: its values are only ever stored as they
+        are."""
+        return self.name == "struct" or bool(self.nested)
+
+    def same_as(self, other: SqlType) -> bool:
+        """Whether it is the same type, whichever parts of it may be NULL."""
+        if self.name != "struct" or other.name != "struct":
+            return self == other
+        pairs = list(zip(self.fields, other.fields, strict=False))
+        return len(self.fields) == len(other.fields) and all(
+            a.name == b.name and a.type.same_as(b.type) for a, b in pairs
+        )
 
 
 @dataclass(frozen=True)
@@ -236,7 +253,26 @@ def _type(raw: Any) -> SqlType:
             for item in raw["fields"]
         )
         return SqlType("struct", fields=fields, detail="STRUCT")
-    return SqlType("other", detail=str(raw["type"]).upper())
+    kind = str(raw["type"])
+    nested = _shape(raw) if kind in ("array", "map") else ""
+    return SqlType("other", detail=kind.upper(), nested=nested)
+
+
+_OF_SHAPE: Final = frozenset(
+    {"type", "elementType", "keyType", "valueType", "containsNull", "valueContainsNull", "name"}
+)
+
+
+def _shape(raw: Any) -> str:
+    """A nested type as text, without the metadata of fields."""
+
+    def of(part: Any) -> Any:
+        if isinstance(part, dict):
+            fields = [of(each) for each in part.get("fields", ())]
+            return {"fields": fields, **{k: of(v) for k, v in part.items() if k in _OF_SHAPE}}
+        return part
+
+    return json.dumps(of(raw), sort_keys=True)
 
 
 def as_target(column: SchemaColumn) -> SchemaColumn:

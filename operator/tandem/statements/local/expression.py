@@ -98,10 +98,13 @@ class _Compiler:
     def step(self, node: Expr) -> Step:
         match node:
             case tree.Literal():
-                value = need(constant(node))
+                try:
+                    value = need(constant(node))
+                except KeyError as error:
+                    raise NotLocal(str(node.type)) from error
                 return lambda _rows: value
             case tree.ColumnRef():
-                need(node.type.is_atomic and node.type.name != "unknown")
+                need((node.type.is_atomic or node.type.is_nested) and node.type.name != "unknown")
                 return self.column(node)
             case tree.Unary():
                 return self.unary(node)
@@ -300,6 +303,18 @@ class _Compiler:
         need(not node.safe)
         return self.converted(node.operand, node.type)
 
+    def struct(self, args: Sequence[Expr]) -> Step:
+        names = [str(cast(tree.Literal, arg).value) for arg in args[::2]]
+        # The type of an untyped NULL is known where it is stored alone.
+        need(all(value.type != NULL for value in args[1::2]))
+        steps = [self.step(value) for value in args[1::2]]
+
+        def step(rows: LocalRows) -> Value:
+            parts = [kernels.broadcast(value(rows), rows.length) for value in steps]
+            return pa.StructArray.from_arrays(parts, names)
+
+        return step
+
     def joined(self, nodes: Sequence[Expr]) -> Step:
         parts = [self.converted(node, STRING) for node in nodes]
         return lambda rows: kernels.join([part(rows) for part in parts])
@@ -317,6 +332,8 @@ class _Compiler:
                 return self.chosen(
                     [same], (tree.Literal(value=None, type=NULL), args[0]), node.type
                 )
+            case "named_struct":
+                return self.struct(args)
             case "isnan":
                 need(kernels.is_floating(args[0].type))
                 value = self.step(args[0])

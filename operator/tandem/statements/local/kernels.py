@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tandem.delta.schema import PrimitiveType, to_arrow_type
+from tandem.delta.schema import PrimitiveType, parse, to_arrow_type
 from tandem.statements import tree
 from tandem.statements.coercion import parse_date, parse_timestamp
 from tandem.statements.types import SqlType
@@ -39,10 +39,15 @@ class NeedsSpark(Exception):
 
 
 def arrow_type(data_type: SqlType) -> Any:
-    """The Arrow type of a statement's type in tables. Raises: KeyError for a type that is not
-    atomic."""
+    """The Arrow type of a statement's type in tables. Raises: KeyError for a type that has none, or
+    whose text is padded."""
     if data_type.name == "null":
         return pa.null()
+    if data_type.name == "struct":
+        return pa.struct([(field.name, arrow_type(field.type)) for field in data_type.fields])
+    if data_type.nested:
+        [field] = parse(f'{{"type":"struct","fields":[{{"name":"x","type":{data_type.nested}}}]}}')
+        return to_arrow_type(field.type)
     if data_type.name == "decimal":
         return pa.decimal128(data_type.precision, data_type.scale)
     return to_arrow_type(PrimitiveType(data_type.name))

@@ -17,6 +17,7 @@ from tandem.statements.local.expression import LocalExpression, compile_expressi
 from tandem.statements.local.kernels import LocalRows, NeedsSpark
 from tandem.statements.merge import SOURCE, TABLE, Clause, ClauseAction, MergeStatement, When
 from tandem.statements.tree import Expr
+from tandem.statements.types import SqlType
 
 # Finds the rows of two sides with equal keys: a hash join on codes.
 #
@@ -313,7 +314,8 @@ def compile_merge(merge: MergeStatement) -> LocalMerge | None:
             return None
         sides = _sides(part)
         conditions[next(iter(sides)) if len(sides) == 1 else ""].append(compiled)
-    clauses = [_clause(number, clause) for number, clause in enumerate(merge.clauses)]
+    types = {column.name: column.type for column in merge.table.columns}
+    clauses = [_clause(number, clause, types) for number, clause in enumerate(merge.clauses)]
     known = tuple(clause for clause in clauses if clause is not None)
     if not keys or len(known) < len(clauses):
         return None
@@ -362,12 +364,17 @@ def _key(part: Expr) -> _Key | None:
     return _Key(target, source, part.op == "<=>")
 
 
-def _clause(number: int, clause: Clause) -> LocalClause | None:
+def _clause(number: int, clause: Clause, types: Mapping[str, SqlType]) -> LocalClause | None:
     where = None
     if clause.where is not None:
         where = compile_expression(clause.where, _RELATIONS)
         if where is None:
             return None
+    if clause.every and not all(
+        types[item.column].same_as(item.value.type) or not item.value.type.is_nested
+        for item in clause.assignments
+    ):
+        return None  # Spark says what differs
     values = {
         item.column: compile_expression(item.value, _RELATIONS) for item in clause.assignments
     }
