@@ -14,7 +14,7 @@ FOLDER = Path(__file__).parent
 FILES = (
     *("rules", "replaces", "serving", "engine", "edits", "batches", "blocks", "automatic"),
     *("assignment", "index", "spread", "in_process", "children", "controllers", "row_ids"),
-    *("catalog", "feed", "clustering", "identity"),
+    *("catalog", "feed", "clustering", "identity", "statements"),
 )
 """In the order of the page."""
 
