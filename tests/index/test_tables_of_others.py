@@ -29,7 +29,7 @@ CONDITIONS: dict[str, Callable[[Any], bool]] = {
     "id IS NULL": lambda n: n is None,
 }
 
-NOT_ASKED = {"collations": "collation", "columns that differ in case": "ambiguous"}
+NOT_ASKED = {"columns that differ in case": "ambiguous"}
 """Tables on which a condition on `id` is refused, and why."""
 
 

@@ -101,6 +101,7 @@ UNSUITABLE: dict[str, Refused] = {
     "nested key": key(Field("k", ArrayType(LONG))),
     "struct as key": key(Field("k", StructType((Field("a", LONG),)))),
     "float as key": key(Field("k", PrimitiveType("double"))),
+    "collated key": key(Field("k", PrimitiveType("string"), metadata={"__COLLATIONS": {"k": "x"}})),
     "no such key": key(Field("other", LONG)),
 }
 

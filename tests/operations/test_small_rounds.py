@@ -22,10 +22,8 @@ from tandem.delta.scan import scan
 from tandem.jobs.formats import SOURCE_SCHEMA
 from tandem.operations import small_rounds
 from tandem.operations.machine.events import Point
-from tandem.operations.small_rounds import ArrowRounds, SourceCopy
+from tandem.operations.small_rounds import ArrowRounds
 from tandem.spec.status import OperationStatus
-from tandem.statements.merge import parse_merge
-from tandem.statements.types import Schema
 
 # Small rounds on real tables without Spark: they end as the job does, whatever others do
 # meanwhile, and leave to the job what would take too much memory. With Spark:
@@ -134,7 +132,7 @@ def test_the_column_set_is_the_one_that_was_named(tmp_path: Path, column: str, k
     assert found.to_pylist() == expected
 
 
-def collated(**metadata: Any) -> str:
+def described(**metadata: Any) -> str:
     """The schema of a source with a text column `op` of such metadata."""
     columns = {"id": ("long", {}), "k": ("long", {}), "v": ("long", {}), "op": ("string", metadata)}
     fields = [
@@ -144,17 +142,18 @@ def collated(**metadata: Any) -> str:
     return json.dumps({"type": "struct", "fields": fields})
 
 
+BOUNDED = {"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"}
 COLLATION = {"__COLLATIONS": {"op": "spark.UTF8_LCASE"}}
 
 
-@pytest.mark.parametrize(("metadata", "rounds"), [({}, 0), (COLLATION, 1)])
-def test_texts_of_a_source_that_compare_by_a_collation_are_left_to_the_job(
+@pytest.mark.parametrize(("metadata", "rounds"), [({}, 0), (COLLATION, 0), (BOUNDED, 1)])
+def test_texts_of_a_source_whose_lengths_spark_checks_are_left_to_the_job(
     tmp_path: Path, metadata: dict[str, Any], rounds: int
 ) -> None:
     lake = quick_lake.make(tmp_path, 1)
     source = pa.table({"id": [1, 2], "k": [1, 1], "v": [7, 7], "op": ["D", "d"]})
     path = tmp_path / "source.parquet"
-    pq.write_table(source.replace_schema_metadata({SOURCE_SCHEMA: collated(**metadata)}), path)
+    pq.write_table(source.replace_schema_metadata({SOURCE_SCHEMA: described(**metadata)}), path)
     points: list[Point] = []
     interceptor = just_before(
         Point.PUT_COMMIT, lambda: lake.foreign().update({"v": "v + 1"}, predicate="id < 20")
@@ -167,18 +166,6 @@ def test_texts_of_a_source_that_compare_by_a_collation_are_left_to_the_job(
     merge = lake.merge(path, whenMatched=[{"update": {"set": {"v": "s.v"}}}])
     lake.do(merge, interceptor=watched, ports=lake.ports(jobs=QuickJobs(copies=True)))
     assert points.count(Point.REQUEST_ROUND) == rounds
-
-
-@pytest.mark.parametrize(
-    ("table", "source", "keys"), [({}, {}, 1), ({}, COLLATION, 0), (COLLATION, COLLATION, 0)]
-)
-def test_keys_that_compare_by_a_collation_skip_no_files(
-    table: dict[str, Any], source: dict[str, Any], keys: int
-) -> None:
-    schemas = collated(**table), collated(**source)
-    statement = parse_merge("t.op = s.op", (), *map(Schema.from_json, schemas))
-    copy = SourceCopy(pa.table({"op": ["D"]}), True, statement, schemas)
-    assert len(copy.keys) == keys
 
 
 # A merge that inserts beside a writer who touches rows that it matched and leaves as they are:

@@ -14,6 +14,7 @@ from enum import StrEnum
 from tandem.delta import change_feed, identity
 from tandem.delta.actions import Metadata, Protocol
 from tandem.delta.schema import (
+    COLLATIONS,
     NESTED_IDS,
     PrimitiveType,
     StructType,
@@ -208,10 +209,10 @@ _TABLE = (
     Feature("variantShredding-preview", _type("variant"), _ALL,
             "variant columns have no Arrow form here"),
     Feature("geospatial", _type("geometry", "geography"), _ALL, "no Arrow form here"),
-    Feature("collations", _field_key("__COLLATIONS"), _STATEMENTS,
-            "we compare text by its bytes; rewrites compare none"),
-    Feature("collations-preview", _field_key("__COLLATIONS"), _STATEMENTS,
-            "we compare text by its bytes; rewrites compare none"),
+    Feature("collations", _field_key(COLLATIONS), _NOTHING,
+            "a column with a collation is refused where an expression, a layout or a key names it"),
+    Feature("collations-preview", _field_key(COLLATIONS), _NOTHING,
+            "a column with a collation is refused where an expression, a layout or a key names it"),
     Feature("materializePartitionColumns", _partitioned, _REPLACES,
             "new files have the partition columns, too; a replace has not been tried"),
     Feature("icebergCompatV1", _property("delta.enableIcebergCompatV1"), _WRITES,

@@ -25,6 +25,8 @@ PHYSICAL_NAME = "delta.columnMapping.physicalName"
 COLUMN_ID = "delta.columnMapping.id"
 NESTED_IDS = "delta.columnMapping.nested.ids"
 """The ids of elements, keys and values within a column, by their paths from its physical name."""
+COLLATIONS = "__COLLATIONS"
+"""Metadata of a text column whose collation decides which values are equal, not their bytes."""
 _NO_IDS: Mapping[str, Any] = {}
 
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")

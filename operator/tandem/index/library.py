@@ -22,7 +22,7 @@ from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.files import to_adds
 from tandem.delta.scan import column_names
 from tandem.delta.schema import column_mapping_mode
-from tandem.errors import InvalidSpec, InvalidStatement, TableReplaced, UnsupportedFeature
+from tandem.errors import InvalidSpec, TableReplaced, UnsupportedFeature
 from tandem.index import answers, rows
 from tandem.index.answers import (
     CertainBounds,
@@ -41,7 +41,6 @@ from tandem.index.table import FollowedTable
 from tandem.index.window import Chosen, Head, Holds, View
 from tandem.mergelog.log_table import MergeLog
 from tandem.statements import parse_where
-from tandem.statements.statement import referenced
 from tandem.statements.tree import Expr
 from tandem.statements.types import Schema
 from tandem.storage import open_store
@@ -405,20 +404,8 @@ def condition(head: Head, text: str) -> Expr | None:
 
 @lru_cache(maxsize=1_024)
 def _condition(text: str, schema_string: str, location: str) -> Expr:
-    columns, schema = _schemas(schema_string, location)
-    where = parse_where(text, columns, resource=location)
-    for name in sorted(referenced(where)):
-        field = schema.get(name)
-        if field is not None and "__COLLATIONS" in field.metadata:
-            raise InvalidStatement(
-                "a column with a collation does not compare by its bytes",
-                resource=location,
-                field="where",
-                found=name,
-                expected="columns without a collation",
-                remedy="Read the table with Spark",
-            )
-    return where
+    columns, _ = _schemas(schema_string, location)
+    return parse_where(text, columns, resource=location)
 
 
 @lru_cache(maxsize=64)

@@ -24,6 +24,7 @@ from tandem.delta.datafiles.reader import TableFormat
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import Snapshot, commit_info
 from tandem.delta.schema import (
+    COLLATIONS,
     Field,
     PrimitiveType,
     StructType,
@@ -79,6 +80,7 @@ _IDS = {DELETED: 2**31 - 2, INSTANT: 2**31 - 1}
 _FLOATS = frozenset({"float", "double"})
 _VOID = "void"
 _NESTED = "a nested type"
+_COLLATED = "a text with a collation"
 
 UNDO = (
     "Undo the change: rename the column back, or restore the table to the version before. To "
@@ -407,13 +409,14 @@ def check_settings(base: Snapshot, settings: LogSettings) -> LogSettings:
         raise _invalid(base, "keys", ", ".join(settings.keys), "each column once")
     for key in keys:
         found = _type_name(base, key)
-        if found in (*_FLOATS, _VOID, _NESTED):
-            raise _invalid(base, "keys", f"{key}: {found}", "no float, no void, no nested type")
+        if found in (*_FLOATS, _VOID, _NESTED, _COLLATED):
+            expected = "no float, no void, no nested type, no collation"
+            raise _invalid(base, "keys", f"{key}: {found}", expected)
     ordering = ""
     if settings.ordering_column:
         ordering = _column(base, "orderingColumn", settings.ordering_column)
         found = _type_name(base, ordering)
-        if found in (_VOID, _NESTED):
+        if found in (_VOID, _NESTED, _COLLATED):
             raise _invalid(base, "orderingColumn", f"{ordering}: {found}", "a plain type")
         if ordering in keys:
             raise _invalid(base, "orderingColumn", f"{ordering}, which is a key", "another column")
@@ -422,6 +425,8 @@ def check_settings(base: Snapshot, settings: LogSettings) -> LogSettings:
 
 def _type_name(base: Snapshot, column: str) -> str:
     type_ = base.schema[column].type
+    if COLLATIONS in base.schema[column].metadata:
+        return _COLLATED
     return type_.name if isinstance(type_, PrimitiveType) else _NESTED
 
 

@@ -67,7 +67,7 @@ from tandem.statements.local import (
     NeedsSpark,
     compile_merge,
 )
-from tandem.statements.local.kernels import COLLATED, NOT_OURS
+from tandem.statements.local.kernels import BOUNDED
 from tandem.statements.merge import MergeStatement, parse_merge
 from tandem.statements.statement import Statement, referenced
 from tandem.statements.types import Schema
@@ -88,9 +88,10 @@ class SourceCopy:
     statement: MergeStatement
     schemas: tuple[str, str]
 
-    def has(self, *metadata: str) -> bool:
-        """Whether a column of either side, at any level, has one of these metadata keys."""
-        return any(key in schema for key in metadata for schema in self.schemas)
+    @property
+    def bounded(self) -> bool:
+        """Whether a column of either side, at any level, is a CHAR or VARCHAR."""
+        return any(BOUNDED in schema for schema in self.schemas)
 
     @cached_property
     def identities(self) -> Sources:
@@ -104,10 +105,7 @@ class SourceCopy:
 
     @cached_property
     def keys(self) -> tuple[Keys, ...]:
-        """For each column that must equal one of the source, the values in the source. Empty if
-        texts with different bytes may be equal."""
-        if self.has(COLLATED):
-            return ()
+        """For each column that must equal one of the source, the values in the source."""
         found = []
         for column, source_column in self.statement.equal_columns():
             if column.type.name not in KEY_TYPES:
@@ -243,9 +241,7 @@ def _evaluator(work: Work, spec: JobSpec, copy: SourceCopy | None) -> _Statement
     if isinstance(spec.job, StatementJob):
         found = compiled(spec)
         return None if found is None else _Statement(files, *found)
-    if any(text in spec.table.schema_string for text in NOT_OURS):
-        return None
-    if copy is None or not copy.whole or copy.has(*NOT_OURS):
+    if copy is None or not copy.whole or copy.bounded:
         return None
     merge = compile_merge(copy.statement)
     return None if merge is None else _Merge(files, copy, merge)

@@ -15,7 +15,7 @@ import numpy as np
 
 from tandem.delta.actions import DomainMetadata
 from tandem.delta.clustering import STABLE_CUBE, clustering_columns
-from tandem.delta.schema import Field, PrimitiveType, StructType
+from tandem.delta.schema import COLLATIONS, Field, PrimitiveType, StructType
 from tandem.distinct import IntArray
 from tandem.errors import InvalidSpec, closest_name
 from tandem.planning.plans import (
@@ -132,7 +132,7 @@ def checked_columns(
             raise wrong(
                 f"The values of column {column.name} have no order",
                 name,
-                "a column of numbers, texts, times, bytes or booleans",
+                "a column of numbers, texts without a collation, times, bytes or booleans",
                 "Choose another column; nested ones cannot be sorted by.",
             )
         if column.name in found:
@@ -168,14 +168,16 @@ def clustered_by(
                 resource=resource,
                 field="spec.layout.strategy",
                 found=name,
-                expected="columns of numbers, texts, times, bytes or booleans",
+                expected="columns of numbers, texts without a collation, times, bytes or booleans",
                 remedy="Cluster by other columns: ALTER TABLE … CLUSTER BY",
             )
     return tuple(columns)
 
 
 def _has_order(column: Field) -> bool:
-    return isinstance(column.type, PrimitiveType) and column.type.name not in _NO_ORDER
+    """Whether its values are ordered as they are here: a collation orders texts in another way."""
+    known = isinstance(column.type, PrimitiveType) and column.type.name not in _NO_ORDER
+    return known and COLLATIONS not in column.metadata
 
 
 def _unknown(name: str, names: Sequence[str]) -> tuple[str, str, str, str]:

@@ -24,6 +24,7 @@ from tandem.statements.parser import parse
 from tandem.statements.tree import Expr, quote_name, to_spark_sql
 from tandem.statements.types import (
     BOOLEAN,
+    COLLATED,
     NULL,
     STRING,
     UNKNOWN,
@@ -564,7 +565,7 @@ def stored(value: Expr, column: SchemaColumn, source: ExpressionText) -> Expr:
         )
     if column.type.is_nested:
         return _stored_nested(value, column, source)
-    if value.type == column.type:
+    if value.type == column.type or (value.type, column.type) == (COLLATED, STRING):
         return value
     loss = coercion.assignment_loss(value.type, column.type)
     if loss and not _exact_literal(value, column.type):

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from tandem.delta.schema import COLLATIONS
 from tandem.errors import InvalidStatement
 
 MAX_PRECISION: Final = 38
@@ -99,6 +100,7 @@ TIMESTAMP = SqlType("timestamp")
 TIMESTAMP_NTZ = SqlType("timestamp_ntz")
 NULL = SqlType("null")
 UNKNOWN = SqlType("unknown")
+COLLATED = SqlType("other", detail="STRING with a collation")
 INTERVAL_DAY = SqlType("interval day")
 INTERVAL_DAY_SECOND = SqlType("interval day to second")
 INTERVAL_YEAR_MONTH = SqlType("interval year to month")
@@ -246,7 +248,7 @@ def _type(raw: Any) -> SqlType:
         fields = tuple(
             SchemaColumn(
                 item["name"],
-                _char_type(item) or _type(item["type"]),
+                _opaque(item) or _type(item["type"]),
                 bool(item.get("nullable", True)),
                 item.get("metadata") or {},
             )
@@ -276,14 +278,20 @@ def _shape(raw: Any) -> str:
 
 
 def as_target(column: SchemaColumn) -> SchemaColumn:
-    """A column as values are stored in it: a CHAR as a string."""
-    note = str(column.metadata.get("__CHAR_VARCHAR_TYPE_STRING", ""))
-    return replace(column, type=STRING) if note.startswith("char") else column
+    """A column as values are stored in it: a CHAR, or one with a collation, as a string."""
+    opaque = _opaque({"type": "string", "metadata": column.metadata})
+    return replace(column, type=STRING) if opaque == column.type else column
 
 
-def _char_type(item: Mapping[str, Any]) -> SqlType | None:
+def _opaque(item: Mapping[str, Any]) -> SqlType | None:
     # Spark pads char(n) on comparison and checks lengths on write, by the metadata of a plain
     # string column. Padding does not happen when the files are read directly, so such a column
-    # would silently have another meaning: char is opaque, varchar can be read.
-    note = str((item.get("metadata") or {}).get("__CHAR_VARCHAR_TYPE_STRING", ""))
-    return SqlType("other", detail=note.upper()) if note.startswith("char") else None
+    # would silently have another meaning: char is opaque, varchar can be read. Nor are texts with a
+    # collation compared by their bytes.
+    metadata = item.get("metadata") or {}
+    note = str(metadata.get("__CHAR_VARCHAR_TYPE_STRING", ""))
+    if note.startswith("char"):
+        return SqlType("other", detail=note.upper())
+    if COLLATIONS in metadata and item["type"] == "string":
+        return COLLATED
+    return None

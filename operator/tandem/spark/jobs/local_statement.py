@@ -40,7 +40,7 @@ from tandem.spark.runtime.row_files import (
     open_input,
 )
 from tandem.statements.local import LocalStatement, NeedsSpark, compile_statement
-from tandem.statements.local.kernels import NOT_OURS
+from tandem.statements.local.kernels import BOUNDED
 from tandem.statements.statement import Statement, parse_statement, referenced
 from tandem.storage import Store
 
@@ -114,7 +114,7 @@ def compiled(spec: JobSpec) -> tuple[Statement, LocalStatement] | None:
     """The statement of a job over Arrow; None if only Spark can evaluate it."""
     job = spec.job
     assert isinstance(job, StatementJob)
-    special = _compared_by_spark(spec.table.schema_string)
+    special = _checked_by_spark(spec.table.schema_string)
     if special and job.set and not job.set_only:
         return None  # whole rows are written again
     try:
@@ -136,14 +136,12 @@ def compiled(spec: JobSpec) -> tuple[Statement, LocalStatement] | None:
     return None if local is None else (statement, local)
 
 
-def _compared_by_spark(schema_string: str) -> frozenset[str]:
-    """The columns whose values only Spark compares or checks, those inside them included."""
-    if not any(text in schema_string for text in NOT_OURS):
+def _checked_by_spark(schema_string: str) -> frozenset[str]:
+    """The columns whose values only Spark checks, those inside them included."""
+    if BOUNDED not in schema_string:
         return frozenset()
     fields = json.loads(schema_string)["fields"]
-    return frozenset(
-        field["name"] for field in fields if any(text in json.dumps(field) for text in NOT_OURS)
-    )
+    return frozenset(field["name"] for field in fields if BOUNDED in json.dumps(field))
 
 
 def find_rows(

@@ -33,7 +33,7 @@ from tandem.spark.sources.options import check_option_names
 from tandem.spark.sources.readers import SourcePin, delta_files, parquet_files
 from tandem.statements import tree
 from tandem.statements.local import LocalMerge, NeedsSpark, compile_merge
-from tandem.statements.local.kernels import NOT_OURS
+from tandem.statements.local.kernels import BOUNDED
 from tandem.statements.merge import SOURCE, MergeStatement, parse_merge
 from tandem.statements.tree import quote_name
 from tandem.statements.types import Schema
@@ -324,7 +324,7 @@ def compiled(spec: JobSpec, schema: str) -> tuple[MergeStatement, LocalMerge] | 
     statement = parse_merge(
         job.on, job.clauses, Schema.from_json(spec.table.schema_string), Schema.from_json(schema)
     )
-    if any(text in each for text in NOT_OURS for each in (spec.table.schema_string, schema)):
+    if any(BOUNDED in each for each in (spec.table.schema_string, schema)):
         return None
     local = compile_merge(statement)
     return None if local is None else (statement, local)

@@ -27,6 +27,7 @@ from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
 from tandem.delta.datafiles.conform import all_nullable
 from tandem.delta.dv import from_base64
+from tandem.delta.schema import COLLATIONS
 from tandem.errors import ManifestInvalid, StorageError
 from tandem.jobs.formats import Format, InputFile, JobTable
 from tandem.spark.runtime.control import (
@@ -202,9 +203,15 @@ def _with_input(batch: pa.RecordBatch, input_: int, names: Sequence[str]) -> pa.
 
 
 def spark_schema(schema_string: str) -> StructType:
-    """From the columns in Delta's metadata; all nullable at any level, and without metadata."""
-    schema = StructType.fromJson(json.loads(schema_string))
+    """From the columns in Delta's metadata; all nullable at any level, and without metadata. Texts
+    have no collation: they are copied by their bytes."""
+    schema = StructType.fromJson(json.loads(schema_string, object_hook=_without_collations))
     return StructType([StructField(f.name, _nullable(f.dataType), True) for f in schema.fields])
+
+
+def _without_collations(part: dict[str, Any]) -> dict[str, Any]:
+    part.pop(COLLATIONS, None)
+    return part
 
 
 def _nullable(type_: Any) -> Any:

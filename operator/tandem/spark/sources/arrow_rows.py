@@ -29,7 +29,7 @@ from tandem.spark.sources.options import check_option_names, checked, source_job
 from tandem.spark.sources.readers import SourceFiles, delta_files, open_source, parquet_files
 from tandem.spark.sources.text_records import RecordsWork, TextFile, records
 from tandem.statements.local import NeedsSpark
-from tandem.statements.local.kernels import NOT_OURS
+from tandem.statements.local.kernels import BOUNDED
 from tandem.statements.local.rules import filled
 from tandem.storage import open_store
 
@@ -79,7 +79,7 @@ def load(
     job = source_job(control.spec)
     options = checked(job.source_format, job.source_options, job.source_field)
     wanted = {n: t for n, t in types_in(table.schema_string).items() if n in names}
-    if any(text in table.schema_string for text in NOT_OURS) or _FORMATS & options.keys():
+    if BOUNDED in table.schema_string or _FORMATS & options.keys():
         raise NeedsSpark("a type, or a format, that only Spark knows")
     listed = None if job.source_format == "Delta" else open_source(control)
     if listed is not None:

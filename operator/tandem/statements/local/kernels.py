@@ -23,10 +23,8 @@ from tandem.statements import tree
 from tandem.statements.coercion import parse_date, parse_timestamp
 from tandem.statements.types import SqlType
 
-COLLATED = "__COLLATIONS"
-"""Metadata of a text column whose collation decides which values are equal, not their bytes."""
-NOT_OURS = ("__CHAR_VARCHAR_TYPE_STRING", COLLATED)
-"""Metadata of columns whose comparisons or checks only Spark performs."""
+BOUNDED = "__CHAR_VARCHAR_TYPE_STRING"
+"""Metadata of text columns whose lengths only Spark checks, and whose values it pads."""
 
 
 class NeedsSpark(Exception):
