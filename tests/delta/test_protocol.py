@@ -119,7 +119,7 @@ IN_USE: dict[str, tuple[dict[str, Any], set[OperationKind]]] = {
     "geospatial": ({"type_": "geometry(OGC:CRS84)"}, ALL),
     "collations": ({"field": {"__COLLATIONS": {}}}, set()),
     "collations-preview": ({"field": {"__COLLATIONS": {}}}, set()),
-    "materializePartitionColumns": ({"partitioned": True}, {P}),
+    "materializePartitionColumns": ({"partitioned": True}, set()),
     "icebergCompatV1": (on("enableIcebergCompatV1"), WRITES),
     "icebergCompatV2": (on("enableIcebergCompatV2"), WRITES),
     "icebergCompatV3": (on("enableIcebergCompatV3"), WRITES),

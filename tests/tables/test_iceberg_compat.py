@@ -116,6 +116,12 @@ def content(lake: Lake) -> list[str]:
     return sorted(map(repr, pa.table(scan(lake.log.snapshot(), lake.store)).to_pylist()))
 
 
+def ids(lake: Lake) -> set[int]:
+    found = pa.table(scan(lake.log.snapshot(), lake.store, ["id"]))["id"].to_pylist()
+    assert len(set(found)) == len(found)
+    return set(found)
+
+
 def by_spark(lake: Lake) -> list[str]:
     """As `content`."""
     frame = lake.delta_spark.read.format("delta").load(str(lake.path))
@@ -209,6 +215,7 @@ STEPS: tuple[Callable[[Lake], Operation], ...] = (
     lambda lake: lake.compaction("Major", minRowGroupRows=0),
     lambda lake: lake.delete("id IN (3, 9, 14, 41)"),
     lambda lake: lake.compaction("Major", layout={"strategy": "Sort", "columns": ["v", "id"]}),
+    lambda lake: lake.compaction("Major", layout={"strategy": "ZOrder", "columns": ["id", "at"]}),
 )
 
 TABLES: Mapping[str, tuple[Mapping[str, str], str, str]] = {
@@ -251,15 +258,31 @@ def test_all_operations_keep_what_iceberg_needs(lakes: Lakes, kind: str) -> None
 
 
 @pytest.mark.part(2)
-def test_jobs_of_spark_write_what_iceberg_needs(lakes: Lakes) -> None:
-    lake = create(lakes, V2)
+@pytest.mark.parametrize(
+    "kind", ["V2", *(pytest.param(kind, marks=pytest.mark.matrix) for kind in list(TABLES)[1:])]
+)
+def test_jobs_of_spark_write_what_iceberg_needs(lakes: Lakes, kind: str) -> None:
+    properties, mode, partitions = TABLES[kind]
+    lake = create(lakes, properties, mode, partitions)
     working = Lake(lake.location, lake.spark, lake.sources, lake.store)
     working.first_version = lake.version
     source = {"format": "Parquet", "location": working.source(some(range(12))).as_uri()}
     working.do(working.resource("TableIngest", {"source": source}))
     working.do(working.merge(working.source(some(range(6, 15)))))
     working.do(working.compaction("Major"))
-    assert check_files(working, lake.first_version, compat=True) > 3
+    scopes = {"AtStart": range(60, 72, 3), "AtCommit": range(72, 90, 3)}
+    if not partitions:
+        del scopes["AtCommit"]  # it does not go with segments
+    for scope, numbers in scopes.items():
+        # A partition's rows by others of it; without partitions, those of a segment.
+        inside = some(numbers).set_column(3, "p", pa.array(["x y"] * len(numbers)))
+        place = {"partitions": [{"p": "x y"}]} if partitions else {"segments": [working.names[0]]}
+        body = {"format": "Parquet", "location": working.source(inside).as_uri()}
+        working.do(
+            working.resource("TableReplace", {"replace": place, "scope": scope, "source": body})
+        )
+        assert {n for n in ids(working) if n >= numbers.start} == {*numbers}
+    assert check_files(working, lake.first_version, compat=properties is V2) > 5
     assert by_spark(working) == content(working)
     lake.sql("UPDATE TABLE SET v = 0 WHERE id = 1")
 

@@ -58,7 +58,6 @@ _MOVES = _STATEMENTS | {OperationKind.COMPACTION}
 OF_LOG = frozenset({OperationKind.LOG_COMPACTION, OperationKind.LOG_APPEND})
 """Operations on the logs of merge-on-read tables."""
 _ALL = _WRITES | _READ | OF_LOG
-_REPLACES = frozenset({OperationKind.REPLACE})
 _NOTHING: frozenset[OperationKind] = frozenset()
 
 _CONSTRAINT = "delta.constraints."
@@ -213,13 +212,12 @@ _TABLE = (
             "a column with a collation is refused where an expression, a layout or a key names it"),
     Feature("collations-preview", _field_key(COLLATIONS), _NOTHING,
             "a column with a collation is refused where an expression, a layout or a key names it"),
-    Feature("materializePartitionColumns", _partitioned, _REPLACES,
-            "new files have the partition columns, too; a replace has not been tried"),
+    Feature("materializePartitionColumns", _partitioned, _NOTHING,
+            "new files have the partition columns, too"),
     Feature("icebergCompatV1", _property("delta.enableIcebergCompatV1"), _WRITES,
             "it is superseded by icebergCompatV2"),
-    Feature("icebergCompatV2", _property("delta.enableIcebergCompatV2"), _REPLACES,
-            "new files have what Iceberg needs, and Iceberg's own metadata is not written; a "
-            "replace has not been tried"),
+    Feature("icebergCompatV2", _property("delta.enableIcebergCompatV2"), _NOTHING,
+            "new files have what Iceberg needs; Iceberg's own metadata is not written"),
     Feature("icebergCompatV3", _property("delta.enableIcebergCompatV3"), _WRITES,
             "that Iceberg can read the row ids of new files is not proven"),
     Feature("icebergWriterCompatV1", _property("delta.enableIcebergWriterCompatV1"), _WRITES,
