@@ -345,6 +345,10 @@ class _Play:
     def _found(self) -> Rows:
         """By Tandem."""
         found: Rows = scan(self.lake.log.snapshot(), self.lake.store).read_all().to_pylist()
+        if self.foreign.shape == "identity":
+            given = {row["n"] for row in found}
+            assert len(given) == len(found), f"{self.cell}: {sorted(row['n'] for row in found)}"
+            assert None not in given, self.cell
         return found
 
     def _view_differs(self, rows: Rows) -> str:

@@ -119,8 +119,6 @@ _VALUES = ", ".join(f"({r['id']}L, {r['k']}L, {r['v']}L)" for r in SOURCE)
 _OF_START = ("replace AtStart", "drop")
 _REPLACES = (*_OF_START, "replace AtCommit", "replace partitions")
 _REPLACES_FROM_SOURCE = ("replace AtStart", "replace AtCommit", "replace partitions")
-_WRITES_VALUES = ("update", "merge", "log merge", *_REPLACES_FROM_SOURCE)
-_CONSTRAINED = dict.fromkeys(_WRITES_VALUES, "UnsupportedFeature")
 _ROW_LEVEL = ("update", "delete", "merge", "log merge")
 _HIDES_ROWS = dict.fromkeys((*_ROW_LEVEL, *_REPLACES), "UnsupportedFeature")
 _ALL_OURS = ("bin-pack", "sort", "z-order", "segment rewrite", *_ROW_LEVEL, *_REPLACES)
@@ -329,8 +327,7 @@ _ELSEWHERE: dict[str, Foreign] = {
         appended(NEW),
         shape="identity",
         blind=True,
-        refuses=_CONSTRAINED,
-        next_refused=frozenset({"update"}),
+        refuses={"log merge": "UnsupportedFeature"},
     ),
 }
 
