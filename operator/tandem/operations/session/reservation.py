@@ -84,13 +84,13 @@ def missing(work: Work) -> Missing:
     now = _columns(work)
     found, taken = dict[str, int](), ""
     for name, value in last.items():
-        values, column = known[name], now[name]
-        held = work.reserved.get(name, values.reserved)
-        if not column.beyond(value, held):
-            continue
-        found[name] = value
-        if column.reserved != held:
-            taken = f"another writer was given values of {name}, up to {column.reserved}"
+        held, column = work.reserved.get(name, known[name].reserved), now.get(name)
+        if column is None:
+            taken = f"{name} is no identity column any more"
+        elif column.beyond(value, held):
+            found[name] = value
+            if column.reserved != held:
+                taken = f"another writer was given values of {name}, up to {column.reserved}"
     return Missing(found, taken)
 
 
