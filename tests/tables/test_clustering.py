@@ -124,3 +124,45 @@ def test_files_are_clustered_as_OPTIMIZE_does_it_which_then_rewrites_none(
     # And those of Delta are left alone by ours.
     other = quick_lake.of_kind(ArrowLake, theirs.as_uri())
     assert reason(other.do(clustering(other))) == "NothingToDo"
+
+
+KINDS: dict[str, dict[str, str]] = {
+    "mapped": {"delta.columnMapping.mode": "name"},
+    "tracked, with a feed": {
+        "delta.enableRowTracking": "true",
+        "delta.enableChangeDataFeed": "true",
+    },
+    "without vectors": {"delta.enableDeletionVectors": "false"},
+    "without statistics": {},
+}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=() if kind == "tracked, with a feed" else pytest.mark.matrix)
+        for kind in KINDS
+    ],
+)
+def test_clusterings_of_tables_of_all_kinds(
+    delta_spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    path = tmp_path / "t"
+    lake = made(delta_spark, path, "n, s", rows=6_000, **KINDS[kind])
+    table = f"delta.`{path}`"
+    if kind == "mapped":
+        delta_spark.sql(f"ALTER TABLE {table} RENAME COLUMN s TO `S, ß`")
+        delta_spark.sql(f"ALTER TABLE {table} ADD COLUMN s STRING")
+    if kind == "without statistics":
+        lake.log_again(stats=None)
+    delta_spark.sql(f"DELETE FROM {table} WHERE id % 50 = 0")
+    rows = f"SELECT *{', _metadata.row_id i, _metadata.row_commit_version v' * ('tracked' in kind)}"
+    before = sorted(map(repr, delta_spark.sql(f"{rows} FROM {table}").collect()))
+    assert reason(lake.do(clustering(lake))) == "Committed"
+    assert sorted(map(repr, delta_spark.sql(f"{rows} FROM {table}").collect())) == before
+    assert reason(lake.do(clustering(lake))) == "NothingToDo"
+    assert optimized(delta_spark, path) == (0, 0)
+    if "feed" in kind:
+        append(delta_spark, path, 10_000, 10_500)
+        changes = delta_spark.sql(f"SELECT * FROM table_changes('{table}', {lake.version - 1})")
+        assert [row["_change_type"] for row in changes.collect()] == ["insert"] * 500

@@ -386,8 +386,10 @@ class _Play:
         """Jobs without Spark wherever they can do the work: what is tested here is what becomes
         of it beside others. All on Spark: `TANDEM_MATRIX_JOBS=spark make matrix`."""
         partitioned = bool(self.lake.log.snapshot().metadata.partition_columns)
-        if ours.spark or ALL_ON_SPARK or (partitioned and ours.touches is None):
-            return self.lake.ports()  # jobs without Spark write updates of one partition
+        given = self.foreign.shape == "identity"
+        if ours.spark or ALL_ON_SPARK or ((partitioned or given) and ours.touches is None):
+            # Jobs without Spark write updates of one partition, and give no identity values.
+            return self.lake.ports()
         return quickly(self.lake)
 
     def _next_ones(self, rows: Rows) -> str:
