@@ -12,6 +12,7 @@ Implements the Delta protocol. Does not depend on Tandem's operations, locks or 
     scan            the rows of a table at a version, as Arrow
     change_feed     what a file of the change data feed is
     row_tracking    row ids and commit versions of the files of a commit
+    identity        identity columns: start, step, and the last value that was given
     stats           statistics of files, read in columns
     partitions      rows by partition, the values that a partition column cannot hold, and dates
                     outside of the years 1 to 9999

@@ -7,6 +7,7 @@ The only package that commits the work of operations. Does not depend on the kin
     options         lock mode, maintenance, and the hook around effects
     committer       commits an attempt, or its abandonment
     commit_actions  from a change set to the actions of a commit
+    reservation     reserves values of identity columns, by commits of their own
     carry_out       hidden rows and new values as edits, where vectors are off
     job_control     start and watch the job, verify its result; jobs in processes of their own
     recovery        which run a resource stands for, what earlier processes left, and whether it is

@@ -38,7 +38,7 @@ from tandem.spark.runtime.frames import (
     with_absent,
     write_rows,
 )
-from tandem.spark.runtime.identity_values import LastValues, lacking
+from tandem.spark.runtime.identity import LastValues, lacking
 from tandem.spark.runtime.listing import ListedSource
 from tandem.spark.runtime.row_files import (
     INPUT,

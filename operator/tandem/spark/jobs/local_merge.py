@@ -36,7 +36,7 @@ from tandem.spark.runtime.control import (
     to_file,
     to_stream,
 )
-from tandem.spark.runtime.identity_values import last_values, numbered_rows
+from tandem.spark.runtime.identity import last_values, numbered_rows
 from tandem.spark.runtime.row_files import (
     HIDDEN,
     MATCHES,

@@ -30,7 +30,7 @@ from tandem.spark.jobs.merge_source import SourceSize
 from tandem.spark.jobs.statement import ArrowRound, arrow_then_spark, rounds_here, serve
 from tandem.spark.runtime.control import Control
 from tandem.spark.runtime.frames import cardinality, reported_shares
-from tandem.spark.runtime.identity_values import LastValues
+from tandem.spark.runtime.identity import LastValues
 from tandem.spark.runtime.row_files import joined, logged_partition_values
 from tandem.spark.sources import readers
 from tandem.statements.local import NeedsSpark

@@ -29,7 +29,7 @@ from tandem.spark.runtime.frames import (
     task_number,
     with_rules,
 )
-from tandem.spark.runtime.identity_values import NUMBER, number_of, value_of
+from tandem.spark.runtime.identity import NUMBER, number_of, value_of
 from tandem.spark.runtime.listing import ListedSource, check_unique_names
 from tandem.spark.runtime.row_files import (
     BROKEN,

@@ -10,6 +10,7 @@ Must not import a job or a source. Credentials come from the environment only.
                   exchange of blocks between tasks
     datasource    the data source over our reader; what each task reads; Spark's schema of a table
     row_files     writes rows to data files; where each row went
+    identity      values of identity columns in new rows
     written_facts facts of these files, for the index
     listing       the files at a location, the columns in names of folders, schemas of Parquet files
 """

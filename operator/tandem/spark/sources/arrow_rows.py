@@ -21,7 +21,7 @@ from tandem.delta.dv import from_base64
 from tandem.errors import StorageError
 from tandem.jobs.formats import JobTable
 from tandem.spark.runtime.control import Control, job_table_format
-from tandem.spark.runtime.identity_values import lacking, last_values, numbered_rows
+from tandem.spark.runtime.identity import lacking, last_values, numbered_rows
 from tandem.spark.runtime.listing import ListedSource, decoding_error, types_in
 from tandem.spark.runtime.row_files import InputSplit, open_input
 from tandem.spark.sources.csv_text import csv_columns
