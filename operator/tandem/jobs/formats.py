@@ -31,7 +31,6 @@ from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 from pydantic.alias_generators import to_camel
 
-from tandem.delta.identity import value_after
 from tandem.spec.fields import Granularity
 
 SOURCE_IDS = ("__tandem_source_1", "__tandem_source_2")
@@ -121,11 +120,6 @@ class IdentityValues(Format):
     first: int
     step: int
     reserved: int
-
-    def at(self, name: str, number: int) -> int:
-        """The value of the row with this number, from 0 on. Raises: StatementFailed if there is
-        none."""
-        return value_after(name, self.first, self.step, number)
 
 
 class JobTable(Format):

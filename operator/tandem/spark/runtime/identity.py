@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from tandem.delta.identity import given_by_table, identity_columns
+from tandem.delta.identity import given_by_table, identity_columns, value_after
 from tandem.jobs.formats import JobTable
 from tandem.statements.tree import quote_name
 
@@ -41,7 +41,7 @@ def numbered_rows(
     count = rows.num_rows
     for name in columns if count else ():
         values = table.identity[name]
-        values.at(name, first + count - 1)
+        _value(table, name, first + count - 1)
         found = values.first + (first + np.arange(count, dtype=np.int64)) * values.step
         at = rows.schema.get_field_index(name)
         rows = rows.set_column(at, rows.schema.field(at), pa.array(found, pa.int64()))
@@ -50,7 +50,13 @@ def numbered_rows(
 
 def last_values(table: JobTable, rows: Mapping[str, int]) -> dict[str, int]:
     """The last value that so many rows got in each column."""
-    return {name: table.identity[name].at(name, n - 1) for name, n in rows.items() if n}
+    return {name: _value(table, name, n - 1) for name, n in rows.items() if n}
+
+
+def _value(table: JobTable, name: str, number: int) -> int:
+    """The value of the row with this number, from 0 on. Raises: StatementFailed if there is none."""
+    values = table.identity[name]
+    return value_after(name, values.first, values.step, number)
 
 
 def number_of(rows: DataFrame) -> Column:
@@ -68,8 +74,7 @@ def value_of(table: JobTable, name: str, number: Column) -> Column:
     StatementFailed if the first one is."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-    values = table.identity[name]
-    return F.lit(values.at(name, 0)) + number * F.lit(values.step)
+    return F.lit(_value(table, name, 0)) + number * F.lit(table.identity[name].step)
 
 
 class LastValues:
