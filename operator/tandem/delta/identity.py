@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from tandem.delta.schema import Field, PrimitiveType, fields_of, parse
 from tandem.errors import CorruptLog, InvalidSpec, StatementFailed
-from tandem.text import clean
 
 START: Final = "delta.identity.start"
 STEP: Final = "delta.identity.step"
@@ -56,7 +55,7 @@ def value_after(name: str, value: int, step: int, count: int) -> int:
         return found
     raise StatementFailed(
         "the values of an identity column are used up",
-        field=clean(name, 80),
+        field=name[:80],
         found=f"{count} steps of {step} after {value}",
         expected="values of 64 bits",
         remedy="Insert fewer rows, or rows with values of their own if the column allows it",
@@ -113,8 +112,8 @@ def _unusable(column: str, resource: str, found: str, expected: str, key: str = 
     return CorruptLog(
         "the properties of an identity column are not usable",
         resource=resource,
-        field=f"{key or 'delta.identity'} of {clean(column, 80)}",
-        found=clean(found, 200),
+        field=f"{key or 'delta.identity'} of {column[:80]}",
+        found=found[:200],
         expected=expected,
         remedy="Correct them with the table's own engine (ALTER TABLE … ALTER COLUMN … SYNC "
         "IDENTITY sets a mark); until then deletes and compactions are possible",
@@ -148,7 +147,7 @@ def given_by_table(
             "the source has values of an identity column, which the table gives itself",
             resource=source,
             field=EXPLICIT,
-            found=", ".join(clean(name, 80) for name in refused),
+            found=", ".join(name[:80] for name in refused),
             expected=f"no such column, since {EXPLICIT} is not true",
             remedy="Leave the column out of the source",
         )

@@ -54,7 +54,7 @@ def last_values(table: JobTable, rows: Mapping[str, int]) -> dict[str, int]:
 
 
 def _value(table: JobTable, name: str, number: int) -> int:
-    """The value of the row with this number, from 0 on. Raises: StatementFailed if there is none."""
+    """The value of the row with this number, from 0 on. Raises: StatementFailed for none."""
     values = table.identity[name]
     return value_after(name, values.first, values.step, number)
 
