@@ -127,12 +127,15 @@ def templates(
 
 
 @pytest.fixture
-def lake(spark: SparkSession, templates: dict[str, Path], tmp_path: Path, kind: str) -> Lake:
-    """Beside it, as `theirs`, the same table for Spark. Jobs without Spark write one partition."""
-    for name in ("t", "theirs"):
-        shutil.copytree(templates[kind], tmp_path / name)
+def lake(
+    spark: SparkSession, templates: dict[str, Path], tmp_path: Path, kind: str, name: str
+) -> Lake:
+    """Beside it, as `theirs`, the same table for Spark. Jobs without Spark write one partition, and
+    copy no maps of a source."""
+    for folder in ("t", "theirs"):
+        shutil.copytree(templates[kind], tmp_path / folder)
     location = (tmp_path / "t").as_uri()
-    of_kind = Lake if TABLES[kind][0] else ArrowLake
+    of_kind = Lake if TABLES[kind][0] or name in ("merge", "upsert") else ArrowLake
     return of_kind(location, spark, tmp_path / "sources", open_store(location))
 
 

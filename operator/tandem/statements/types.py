@@ -64,6 +64,11 @@ class SqlType:
         are."""
         return self.name == "struct" or bool(self.nested)
 
+    @property
+    def has_map(self) -> bool:
+        """Whether there is a map in it, or it is one."""
+        return '"type": "map"' in self.nested or any(f.type.has_map for f in self.fields)
+
     def same_as(self, other: SqlType) -> bool:
         """Whether it is the same type, whichever parts of it may be NULL."""
         if self.name != "struct" or other.name != "struct":

@@ -375,6 +375,8 @@ def _clause(number: int, clause: Clause, types: Mapping[str, SqlType]) -> LocalC
         for item in clause.assignments
     ):
         return None  # Spark says what differs
+    if any(_reads_map(item.value) for item in clause.assignments):
+        return None  # in which Spark looks for a key that occurs twice
     values = {
         item.column: compile_expression(item.value, _RELATIONS) for item in clause.assignments
     }
@@ -382,6 +384,12 @@ def _clause(number: int, clause: Clause, types: Mapping[str, SqlType]) -> LocalC
     if len(known) < len(values):
         return None
     return LocalClause(number, clause.when, clause.action, where, known)
+
+
+def _reads_map(value: Expr) -> bool:
+    """Whether a value holds a map of the source."""
+    columns = (node for node in tree.walk(value) if isinstance(node, tree.ColumnRef))
+    return any(node.parts[0] == SOURCE and node.type.has_map for node in columns)
 
 
 def _passing(rows: LocalRows, conditions: Sequence[LocalExpression]) -> Places | None:
