@@ -177,6 +177,7 @@ def test_unusable_properties_are_refused_where_values_are_given(tmp_path: Path, 
     assert reason(status) == "CorruptLog", status
     assert "identity column" in message(status)
     lake.do(lake.delete("id = 1"))
+    lake.do(lake.update("id = 2", k="9"))
 
 
 @EACH

@@ -50,7 +50,7 @@ _STATEMENTS = frozenset(
 NEW_VALUES = frozenset(
     {OperationKind.INGEST, OperationKind.UPDATE, OperationKind.MERGE, OperationKind.REPLACE}
 )
-_INSERTS = NEW_VALUES - {OperationKind.UPDATE}
+INSERTS = NEW_VALUES - {OperationKind.UPDATE}
 _NEW_FILES = NEW_VALUES | {OperationKind.COMPACTION}
 _WRITES = _NEW_FILES | _STATEMENTS
 _MOVES = _STATEMENTS | {OperationKind.COMPACTION}
@@ -441,7 +441,7 @@ def refusals(
         if feeds_changes(protocol, metadata):
             yield from _feed_clashes(schema)
     by_catalog = not writer_features(protocol).isdisjoint(OF_CATALOGS)
-    if by_catalog and kind in _INSERTS and identity.has_columns(metadata.schema_string):
+    if by_catalog and kind in INSERTS and identity.has_columns(metadata.schema_string):
         yield "identityColumns", "marks of catalog-managed tables have not been tried"
     for column, type_ in _strange_types(schema):
         yield f"column {column}", f"we do not know its type, {type_}"

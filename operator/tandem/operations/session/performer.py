@@ -262,6 +262,7 @@ class Performer:
 
             # A rule that no job can check is refused before there is one.
             rules_of_metadata(snapshot.metadata, resource=self.work.identity.display)
+        if self._kind.protocol_kind in protocol.INSERTS:
             identity_columns(snapshot.metadata.schema_string, resource=self.work.identity.display)
         snapshot.require_unique_paths()
         self.work.new_commits.clear()  # the plan is made on what they led to
