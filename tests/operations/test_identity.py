@@ -244,3 +244,17 @@ def test_clauses_go_on_with_the_values_of_the_one_before(tmp_path: Path) -> None
     ]
     lake.do(lake.merge(source(lake, 10, 15), whenNotMatched=insert))
     assert values(lake) == [n * STEP for n in range(15)]
+
+
+def test_a_source_row_whose_match_is_deleted_meanwhile_gets_a_value(tmp_path: Path) -> None:
+    """The merge is executed again as a whole, with the values of the first time."""
+    lake = make(tmp_path)
+    matched = [{"where": "s.k > 100", "update": {"set": {"k": "s.k"}}}]
+    operation = lake.merge(source(lake, 7, 13), whenMatched=matched, **INSERT_ALL)
+    acted = just_before(Point.RECONCILE, lambda: lake.do(lake.delete("id = 8")))
+    status = lake.run(operation, interceptor=acted)
+    assert status.phase is Phase.SUCCEEDED, status
+    assert {id_ for id_, _, _ in lake.by_tandem()} == set(range(13))
+    assert values(lake)[-4:] == [n * STEP for n in range(10, 14)]
+    assert len(values(lake)) == 13
+    lake.assert_clean()

@@ -382,6 +382,8 @@ class _Merge:
         """Raises: NeedsSpark, StatementFailed; StorageError."""
         if not (self.copy.statement.records_matches and self.copy.identified):
             raise NeedsSpark("source rows have no identity")
+        if self.files.spec.table.identity:
+            raise NeedsSpark("the job gives the values of identity columns")
         missing = unmatched_sources(self.copy.identities, matched)
         rows = self.local.unmatched_rows(self.copy.rows, missing, "NotMatched")
         clauses = self.local.clause_numbers("NotMatched", rows)
