@@ -40,6 +40,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--token", type=Path, default=Path(ACCESS_FOLDER) / "token")
     parser.add_argument("--held", action="store_true", help="ask what the executors hold, too")
     parser.add_argument("--fallback", action="store_true", help="this process answers if need be")
+    parser.add_argument("--brief", action="store_true", help="wait no longer than readers do")
     parser.add_argument("--where", action="append", default=[])
     asked = parser.parse_args(arguments)
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
@@ -47,7 +48,7 @@ def main(arguments: list[str]) -> int:
         asked.endpoint,
         token=asked.token.read_text().strip(),
         tls=Tls((Path(ACCESS_FOLDER) / "ca.crt").read_bytes()),
-        timeout_s=READERS_S if asked.fallback else TIMEOUT_S,
+        timeout_s=READERS_S if asked.fallback or asked.brief else TIMEOUT_S,
     )
     opened: list[TableIndex] = []
 

@@ -98,6 +98,7 @@ class Reader:
         held: bool = False,
         token: str = "",
         fallback: bool = False,
+        brief: bool = False,
     ) -> Json:
         """What e2e/asker.py prints there.
 
@@ -106,6 +107,7 @@ class Reader:
             held: what the executors hold, too.
             token: a file in the pod; that for index servers by default.
             fallback: that process answers where the server does not, as readers do.
+            brief: wait no longer than readers do.
         """
         program = (REPOSITORY / "tests" / "e2e" / "asker.py").read_text()
         arguments = [
@@ -118,6 +120,7 @@ class Reader:
         arguments += ["--held"] if held else []
         arguments += [f"--token={token}"] if token else []
         arguments += ["--fallback"] if fallback else []
+        arguments += ["--brief"] if brief else []
         words = ["exec", "-i", "-n", self.namespace, self.name, "--", "python", "-", *arguments]
         answered: Json = json.loads(self.target.kube(*words, text=program))
         return answered

@@ -7,7 +7,6 @@ Jobs run over Arrow, on Spark where the table is partitioned.
 from __future__ import annotations
 
 import datetime as dt
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +18,9 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from support.jobs.quick_lake import ArrowLake
+from support.jobs.quick_lake import rows_by_spark, theirs, twins
 from support.lake.lake import INSERT_ALL, Lake, message, reason
 from tandem.spec.resources import Operation
-from tandem.storage import open_store
 
 COLUMNS = (
     "id BIGINT, v INT, ts TIMESTAMP, day DATE GENERATED ALWAYS AS (CAST(ts AS DATE)), "
@@ -167,25 +165,16 @@ def templates(
 
 @pytest.fixture
 def lake(spark: SparkSession, templates: dict[str, Path], tmp_path: Path, kind: str) -> Lake:
-    """Beside it, as `theirs`, the same table for Spark. Jobs without Spark write one partition."""
-    for name in ("t", "theirs"):
-        shutil.copytree(templates[kind], tmp_path / name)
-    location = (tmp_path / "t").as_uri()
-    of_kind = Lake if TABLES[kind][0] else ArrowLake
-    return of_kind(location, spark, tmp_path / "sources", open_store(location))
-
-
-def by_spark(lake: Lake, path: Path) -> list[str]:
-    return sorted(map(repr, lake.delta_spark.read.format("delta").load(str(path)).collect()))
+    """Jobs without Spark write one partition."""
+    return twins(spark, templates[kind], tmp_path, arrow=not TABLES[kind][0])
 
 
 def spark_does(lake: Lake, statement: Statement) -> str:
     """The name of Spark's error, if there is one."""
     if statement.source is not None:
         lake.delta_spark.createDataFrame(statement.source).createOrReplaceTempView("s")
-    theirs = lake.path.with_name("theirs")
     try:
-        lake.delta_spark.sql(statement.sql.format(f"delta.`{theirs}`"))
+        lake.delta_spark.sql(statement.sql.format(f"delta.`{theirs(lake)}`"))
     except (PySparkException, Py4JJavaError) as error:
         return str(error)
     return ""
@@ -197,19 +186,19 @@ def spark_does(lake: Lake, statement: Statement) -> str:
 def test_new_values_are_those_of_spark(lake: Lake, statement: Statement) -> None:
     lake.do(statement.of(lake))
     assert spark_does(lake, statement) == ""
-    assert by_spark(lake, lake.path) == by_spark(lake, lake.path.with_name("theirs"))
+    assert rows_by_spark(lake, lake.path) == rows_by_spark(lake, theirs(lake))
 
 
 @pytest.mark.parametrize(("kind", "statement"), list(cases(REFUSED, "wrong")))
 def test_values_that_are_not_the_generated_ones_are_refused(
     lake: Lake, statement: Statement
 ) -> None:
-    before = by_spark(lake, lake.path)
+    before = rows_by_spark(lake, lake.path)
     status = lake.run(statement.of(lake))
     assert reason(status) == "ConstraintViolated", status
     assert "generated column Zwölf-v" in message(status)
     assert "v * 2L" in message(status)
-    assert by_spark(lake, lake.path) == before
+    assert rows_by_spark(lake, lake.path) == before
     assert "DELTA_VIOLATE_CONSTRAINT_WITH_VALUES" in spark_does(lake, statement)
 
 
@@ -217,9 +206,9 @@ def test_values_that_are_not_the_generated_ones_are_refused(
 def test_all_columns_of_a_source_that_lacks_computed_ones(lake: Lake) -> None:
     """Spark refuses such an INSERT *: it resolves generated columns, and no defaults."""
     lake.do(lake.merge(FEW, **INSERT_ALL))
-    theirs = "INSERT (id, v, ts) VALUES (s.id, s.v, s.ts)"
-    assert spark_does(lake, merged(FEW, f"WHEN NOT MATCHED THEN {theirs}")) == ""
-    assert by_spark(lake, lake.path) == by_spark(lake, lake.path.with_name("theirs"))
+    insert = "INSERT (id, v, ts) VALUES (s.id, s.v, s.ts)"
+    assert spark_does(lake, merged(FEW, f"WHEN NOT MATCHED THEN {insert}")) == ""
+    assert rows_by_spark(lake, lake.path) == rows_by_spark(lake, theirs(lake))
 
 
 @pytest.mark.parametrize("kind", ["edits"])

@@ -156,7 +156,8 @@ def test_clusterings_of_tables_of_all_kinds(
     if kind == "without statistics":
         lake.log_again(stats=None)
     delta_spark.sql(f"DELETE FROM {table} WHERE id % 50 = 0")
-    rows = f"SELECT *{', _metadata.row_id i, _metadata.row_commit_version v' * ('tracked' in kind)}"
+    ids = ", _metadata.row_id i, _metadata.row_commit_version v" if "tracked" in kind else ""
+    rows = f"SELECT *{ids}"
     before = sorted(map(repr, delta_spark.sql(f"{rows} FROM {table}").collect()))
     assert reason(lake.do(clustering(lake))) == "Committed"
     assert sorted(map(repr, delta_spark.sql(f"{rows} FROM {table}").collect())) == before

@@ -6,7 +6,6 @@ Jobs run over Arrow, on Spark where the table is partitioned or the source has s
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from support.jobs.quick_lake import ArrowLake
+from support.jobs.quick_lake import twins
 from support.lake.lake import INSERT_ALL, Lake, message, reason
 from tandem.delta import identity
 from tandem.operations.machine.events import Point
 from tandem.spec.resources import Operation
-from tandem.storage import open_store
 
 TABLES = {
     "vectors": ("n BIGINT GENERATED ALWAYS AS IDENTITY", "", "true"),
@@ -62,12 +60,8 @@ def insert(spark: SparkSession, table: str, start: int, end: int) -> None:
 
 @pytest.fixture
 def lake(spark: SparkSession, templates: dict[str, Path], tmp_path: Path, kind: str) -> Lake:
-    shutil.copytree(templates[kind], tmp_path / "t")
-    location = (tmp_path / "t").as_uri()
-    of_kind = Lake if TABLES[kind][1] else ArrowLake
-    made = of_kind(location, spark, tmp_path / "sources", open_store(location), backoff_limit=2)
-    made.first_version = made.version
-    return made
+    """Jobs without Spark write one partition."""
+    return twins(spark, templates[kind], tmp_path, arrow=not TABLES[kind][1])
 
 
 def load(lake: Lake, *tables: pa.Table) -> Operation:

@@ -6,7 +6,6 @@ Jobs run over Arrow, on Spark where the table is partitioned.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,10 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from support.jobs.quick_lake import ArrowLake
+from support.jobs.quick_lake import rows_by_spark, theirs, twins
 from support.lake.lake import INSERT_ALL, Lake
 from tandem.spec.resources import Operation
-from tandem.storage import open_store
 
 COLUMNS = (
     "id BIGINT, p INT, s STRUCT<a: INT, `b-c`: STRING, in: STRUCT<d: DOUBLE, l: ARRAY<INT>>>, "
@@ -130,17 +128,9 @@ def templates(
 def lake(
     spark: SparkSession, templates: dict[str, Path], tmp_path: Path, kind: str, name: str
 ) -> Lake:
-    """Beside it, as `theirs`, the same table for Spark. Jobs without Spark write one partition, and
-    copy no maps of a source."""
-    for folder in ("t", "theirs"):
-        shutil.copytree(templates[kind], tmp_path / folder)
-    location = (tmp_path / "t").as_uri()
-    of_kind = Lake if TABLES[kind][0] or name in ("merge", "upsert") else ArrowLake
-    return of_kind(location, spark, tmp_path / "sources", open_store(location))
-
-
-def by_spark(lake: Lake, path: Path) -> list[str]:
-    return sorted(map(repr, lake.delta_spark.read.format("delta").load(str(path)).collect()))
+    """Jobs without Spark write one partition, and copy no maps of a source."""
+    arrow = not TABLES[kind][0] and name not in ("merge", "upsert")
+    return twins(spark, templates[kind], tmp_path, arrow=arrow)
 
 
 @pytest.mark.parametrize(
@@ -159,16 +149,15 @@ def test_nested_values_are_those_of_spark(lake: Lake, name: str) -> None:
     if statement.source:
         source = rows(lake, statement.source)
         lake.delta_spark.createDataFrame(source).createOrReplaceTempView("s")
-    theirs = lake.path.with_name("theirs")
-    lake.delta_spark.sql(statement.sql.format(f"delta.`{theirs}`"))
+    lake.delta_spark.sql(statement.sql.format(f"delta.`{theirs(lake)}`"))
     lake.do(of_ours)
-    assert by_spark(lake, lake.path) == by_spark(lake, theirs)
+    assert rows_by_spark(lake, lake.path) == rows_by_spark(lake, theirs(lake))
     for where in ("s.a = 9", "s.in.d > 1", "s.a IS NULL", "o.d < 1", "s.`b-c` >= 't3'"):
         # By the statistics, too.
         found = [
             lake.delta_spark.read.format("delta").load(str(path)).where(where).count()
-            for path in (lake.path, theirs)
+            for path in (lake.path, theirs(lake))
         ]
         assert found[0] == found[1], where
     lake.do(lake.compaction("Major"))
-    assert by_spark(lake, lake.path) == by_spark(lake, theirs)
+    assert rows_by_spark(lake, lake.path) == rows_by_spark(lake, theirs(lake))

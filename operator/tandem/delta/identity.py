@@ -30,7 +30,6 @@ class IdentityColumn:
     """A column whose values a table gives: `start` + n × `step`. `explicit`: an insert may give
     them itself."""
 
-    name: str
     start: int
     step: int
     mark: int | None
@@ -105,7 +104,7 @@ def _column(field: Field, resource: str) -> IdentityColumn:
     if mark is not None and (mark - start) % step:
         expected = f"{start} and a multiple of {step}"
         raise _unusable(field.name, resource, str(mark), expected, MARK)
-    return IdentityColumn(field.name, start, step, mark, explicit)
+    return IdentityColumn(start, step, mark, explicit)
 
 
 def _unusable(column: str, resource: str, found: str, expected: str, key: str = "") -> CorruptLog:

@@ -17,7 +17,6 @@ from typing import Any, Final, TypedDict, Unpack
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tandem.delta import schema as schema_
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.files import to_adds
 from tandem.delta.scan import column_names
@@ -404,15 +403,12 @@ def condition(head: Head, text: str) -> Expr | None:
 
 @lru_cache(maxsize=1_024)
 def _condition(text: str, schema_string: str, location: str) -> Expr:
-    columns, _ = _schemas(schema_string, location)
-    return parse_where(text, columns, resource=location)
+    return parse_where(text, _schema(schema_string), resource=location)
 
 
 @lru_cache(maxsize=64)
-def _schemas(schema_string: str, location: str) -> tuple[Schema, schema_.StructType]:
-    """A schema as conditions and as files name its columns. Raises: InvalidStatement,
-    CorruptLog."""
-    return Schema.from_json(schema_string), schema_.parse(schema_string, resource=location)
+def _schema(schema_string: str) -> Schema:
+    return Schema.from_json(schema_string)
 
 
 def _opened(location: str, where: str, given: Options) -> tuple[TableIndex, Query]:

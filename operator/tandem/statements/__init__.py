@@ -5,14 +5,14 @@ statement; `local` evaluates the part for which tests prove that its result is t
 accepted language is in docs/statements.md.
 
     lexer      text to tokens
-    cursor     the parser's position, its limits, and the names that it resolves
+    cursor     the parser's position, its limits, and the names that it resolves; targets of SET
     parser     the grammar: tokens to tree, or the position at which a text is refused
     functions  the functions that may be called
     local      package: evaluation over Arrow
     tree       the typed tree, and its canonical Spark SQL
     types      data types and columns
     coercion   the result types of operators, and constants that have no value of a type
-    statement  update and delete
+    statement  update and delete, and how values are stored in columns
     merge      merge
     rules      CHECK constraints and invariants, which each row with new values must satisfy
 """

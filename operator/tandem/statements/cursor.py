@@ -7,14 +7,16 @@ Shared by all parts of the parser; no grammar here.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn, TypeVar
 
+from tandem.delta import identity
+from tandem.errors import InvalidStatement
 from tandem.statements import coercion, tree
 from tandem.statements.coercion import MAX_NODES
-from tandem.statements.lexer import ExpressionText, Token, tokenize
-from tandem.statements.tree import Expr
+from tandem.statements.lexer import ExpressionText, Token, tokenize, visible
+from tandem.statements.tree import Expr, quote_name
 from tandem.statements.types import (
     BOOLEAN,
     NULL,
@@ -23,6 +25,7 @@ from tandem.statements.types import (
     Schema,
     SchemaColumn,
     SqlType,
+    as_target,
     close_names,
     matching,
 )
@@ -325,3 +328,121 @@ def _typed(name: str) -> str:
 
 def _all(relations: Relations) -> str:
     return " and ".join(f"{r.about} ({r.name})" for r in relations.named)
+
+
+# The targets of SET and of inserts: columns of the table, and fields of structs.
+
+IDENTITY = identity.START
+EXPLICIT = identity.EXPLICIT
+
+
+def target_of(
+    name: str,
+    schema: Schema,
+    resource: str,
+    place: str,
+    *,
+    exact: bool = False,
+    insert: bool = False,
+) -> tuple[tuple[str, ...], SchemaColumn]:
+    """The path of what a key of SET names, and the column, or the field of a struct: bare, or in
+    backquotes as in SQL. With `exact` the key is the name of a column itself."""
+    wanted: tuple[str, ...] = (name,)
+    parts = () if exact else _names(name, ExpressionText(name, resource, place))
+    if name.startswith("`"):
+        wanted = parts or wanted
+    elif _is_field(parts, schema):
+        wanted = parts
+        whole = matching(schema.columns, name)
+        if whole:
+            raise InvalidStatement(
+                "SET names a column with a dot in its name, or a field inside a struct",
+                resource=resource,
+                field=place,
+                found=visible(name),
+                expected=f"{quote_name(whole[0].name)} for the column",
+            )
+    columns, path = schema.columns, list[str]()
+    for part in wanted:
+        column = _named(part, columns, name, resource, place)
+        if not path:
+            check_identity(column, resource, place, insert=insert)
+        path.append(column.name)
+        columns = column.type.fields
+    if insert and len(path) > 1:
+        raise InvalidStatement(
+            "an insert gives whole columns",
+            resource=resource,
+            field=place,
+            found=visible(name)[:80],
+            expected=f"a value for {path[0]}, such as named_struct(…)",
+        )
+    column = as_target(column)
+    if not (column.type.is_atomic or column.type.is_nested):
+        raise InvalidStatement(
+            "columns of this type cannot be set",
+            resource=resource,
+            field=place,
+            found=f"{column.name}: {column.type}",
+            expected="a column of another type",
+        )
+    return tuple(path), column
+
+
+def _names(name: str, source: ExpressionText) -> tuple[str, ...]:
+    """The names of a key of SET, perhaps those of a field and of the columns around it; none if it
+    is a bare name, with whatever characters."""
+    if "`" not in name:
+        return tuple(name.split("."))
+    if not (name.startswith("`") or ".`" in name):
+        return ()
+    tokens = tokenize(source)[:-1]
+    names, dots = tokens[::2], tokens[1::2]
+    if any(dot.text != "." for dot in dots) or any(n.kind not in ("word", "name") for n in names):
+        return ()
+    return tuple(token.text for token in names)
+
+
+def _named(
+    part: str, columns: Sequence[SchemaColumn], name: str, resource: str, place: str
+) -> SchemaColumn:
+    found = matching(columns, part)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise InvalidStatement(
+            "SET names an ambiguous column, since names are not case-sensitive",
+            resource=resource,
+            field=place,
+            found=visible(name),
+            expected="one of " + ", ".join(column.name for column in found),
+        )
+    close = close_names(columns, part)
+    raise InvalidStatement(
+        "SET names a column that the table does not have",
+        resource=resource,
+        field=place,
+        found=visible(name)[:80],
+        expected=f"perhaps {' or '.join(close)}" if close else "a column of the table",
+        remedy="`tandem table show` lists the columns",
+    )
+
+
+def _is_field(parts: Sequence[str], schema: Schema) -> bool:
+    """Whether SQL parses these names as a field of a struct."""
+    return len(parts) > 1 and any(
+        column.type.name == "struct" for column in matching(schema.columns, parts[0])
+    )
+
+
+def check_identity(column: SchemaColumn, resource: str, place: str, *, insert: bool) -> None:
+    """Check that an update or an insert may give values of a column. Raises: InvalidStatement."""
+    if IDENTITY not in column.metadata or (insert and column.metadata.get(EXPLICIT) is True):
+        return
+    raise InvalidStatement(
+        "the table gives the values of an identity column",
+        resource=resource,
+        field=place,
+        found=column.name,
+        expected=f"no value, since {EXPLICIT} is not true" if insert else "another column",
+    )

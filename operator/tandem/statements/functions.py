@@ -33,8 +33,8 @@ from tandem.statements.types import (
     TIMESTAMP,
     TIMESTAMP_NTZ,
     UNKNOWN,
-    SchemaColumn,
     SqlType,
+    struct_of,
 )
 
 # Limits on patterns: LIKE, RLIKE and date formats are constants with a bounded run time.
@@ -286,8 +286,7 @@ def _struct(args: Sequence[Expr]) -> SqlType | None:
     if len(args) % 2 or len(known) < len(names):
         return None
     parts = zip(names, args[1::2], strict=True)
-    fields = tuple(SchemaColumn(str(name), value.type) for name, value in parts)
-    return SqlType("struct", fields=fields, detail="STRUCT")
+    return struct_of((str(name), value.type) for name, value in parts)
 
 
 def _common(args: Sequence[Expr]) -> SqlType | None:

@@ -15,15 +15,13 @@ from typing import Any, Literal, Protocol
 
 from tandem.errors import InvalidStatement
 from tandem.statements import tree
-from tandem.statements.cursor import Relation, Relations
+from tandem.statements.cursor import IDENTITY, Relation, Relations, check_identity
 from tandem.statements.lexer import ExpressionText
 from tandem.statements.statement import (
     DEFAULT,
     GENERATION,
-    IDENTITY,
     Assignment,
     assigned,
-    check_identity,
     completed,
     parse_where,
     random_call,

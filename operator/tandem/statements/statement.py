@@ -13,13 +13,12 @@ from decimal import Decimal
 from functools import cached_property
 from typing import Any
 
-from tandem.delta import identity
 from tandem.errors import InvalidStatement
 from tandem.statements import coercion, tree
 from tandem.statements.coercion import MAX_SET, wrong_literals
-from tandem.statements.cursor import Relations
+from tandem.statements.cursor import IDENTITY, Relations, target_of
 from tandem.statements.functions import FUNCTIONS
-from tandem.statements.lexer import ExpressionText, tokenize, visible
+from tandem.statements.lexer import ExpressionText, visible
 from tandem.statements.parser import parse
 from tandem.statements.tree import Expr, quote_name, to_spark_sql
 from tandem.statements.types import (
@@ -32,9 +31,8 @@ from tandem.statements.types import (
     SchemaColumn,
     SqlType,
     as_target,
-    close_names,
-    matching,
     sql_name,
+    struct_of,
 )
 
 
@@ -150,18 +148,6 @@ def parse_expression(
     return root
 
 
-def check_literals(root: Expr, source: ExpressionText) -> None:
-    """Raises: InvalidStatement for a constant on which Spark would fail at the first row."""
-    for literal, target, expected in wrong_literals(root):
-        raise source.error(
-            literal.at,
-            f"this is not a valid {target}",
-            found=str(literal.value),
-            expected=expected,
-            remedy="Correct the constant.",
-        )
-
-
 def parse_where(
     text: str, schema: Schema | Relations | str, *, resource: str = "", field: str = "where"
 ) -> Expr:
@@ -248,7 +234,7 @@ def assigned(
     found: dict[tuple[str, ...], Expr] = {}
     for name, text in set.items():
         place = f"{field}.{visible(name)[:80]}"
-        path, column = _target(name, table, resource, place, exact=exact_names, insert=insert)
+        path, column = target_of(name, table, resource, place, exact=exact_names, insert=insert)
         if any(path[: len(p)] == p or p[: len(path)] == path for p in found):
             raise InvalidStatement(
                 "SET names the same column twice", resource=resource, field=place, found=name
@@ -256,148 +242,9 @@ def assigned(
         value = parse_expression(text, names, resource=resource, field=place)
         found[path] = stored(value, column, ExpressionText(text, resource, place))
     return tuple(
-        Assignment(column.name, _with_parts(column, found, (column.name,), row), column.nullable)
+        Assignment(column.name, with_fields(column, found, (column.name,), row), column.nullable)
         for column in table.columns
         if any(path[0] == column.name for path in found)
-    )
-
-
-def _with_parts(
-    column: SchemaColumn,
-    found: Mapping[tuple[str, ...], Expr],
-    path: tuple[str, ...],
-    row: tuple[str, ...],
-) -> Expr:
-    """The new value of a column, or of a field of it, of which some fields may be set."""
-    if path in found:
-        return found[path]
-    if not any(each[: len(path)] == path for each in found):
-        return tree.ColumnRef(parts=(*row, *path), type=column.type)
-    fields = [
-        (field.name, _with_parts(field, found, (*path, field.name), row))
-        for field in column.type.fields
-    ]
-    return _struct(fields)
-
-
-def _struct(fields: Iterable[tuple[str, Expr]], at: int = 0) -> Expr:
-    parts = list(fields)
-    names = [tree.Literal(value=name, type=STRING, at=at) for name, _ in parts]
-    args = [each for name, (_, value) in zip(names, parts, strict=True) for each in (name, value)]
-    of = tuple(SchemaColumn(name, value.type) for name, value in parts)
-    type_ = SqlType("struct", fields=of, detail="STRUCT")
-    return tree.Call(function="named_struct", args=tuple(args), type=type_, at=at)
-
-
-def _target(
-    name: str,
-    schema: Schema,
-    resource: str,
-    place: str,
-    *,
-    exact: bool = False,
-    insert: bool = False,
-) -> tuple[tuple[str, ...], SchemaColumn]:
-    """The path of what a key of SET names, and the column, or the field of a struct: bare, or in
-    backquotes as in SQL. With `exact` the key is the name of a column itself."""
-    wanted: tuple[str, ...] = (name,)
-    parts = () if exact else _parts(name, ExpressionText(name, resource, place))
-    if name.startswith("`"):
-        wanted = parts or wanted
-    elif _is_field(parts, schema):
-        wanted = parts
-        whole = matching(schema.columns, name)
-        if whole:
-            raise InvalidStatement(
-                "SET names a column with a dot in its name, or a field inside a struct",
-                resource=resource,
-                field=place,
-                found=visible(name),
-                expected=f"{quote_name(whole[0].name)} for the column",
-            )
-    columns, path = schema.columns, list[str]()
-    for part in wanted:
-        column = _named(part, columns, name, resource, place)
-        if not path:
-            check_identity(column, resource, place, insert=insert)
-        path.append(column.name)
-        columns = column.type.fields
-    if insert and len(path) > 1:
-        raise InvalidStatement(
-            "an insert gives whole columns",
-            resource=resource,
-            field=place,
-            found=visible(name)[:80],
-            expected=f"a value for {path[0]}, such as named_struct(…)",
-        )
-    column = as_target(column)
-    if not (column.type.is_atomic or column.type.is_nested):
-        raise InvalidStatement(
-            "columns of this type cannot be set",
-            resource=resource,
-            field=place,
-            found=f"{column.name}: {column.type}",
-            expected="a column of another type",
-        )
-    return tuple(path), column
-
-
-def _parts(name: str, source: ExpressionText) -> tuple[str, ...]:
-    """The names of a key of SET, perhaps those of a field and of the columns around it; none if it
-    is a bare name, with whatever characters."""
-    if "`" not in name:
-        return tuple(name.split("."))
-    if not (name.startswith("`") or ".`" in name):
-        return ()
-    tokens = tokenize(source)[:-1]
-    names, dots = tokens[::2], tokens[1::2]
-    if any(dot.text != "." for dot in dots) or any(n.kind not in ("word", "name") for n in names):
-        return ()
-    return tuple(token.text for token in names)
-
-
-def _named(
-    part: str, columns: Sequence[SchemaColumn], name: str, resource: str, place: str
-) -> SchemaColumn:
-    found = matching(columns, part)
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise InvalidStatement(
-            "SET names an ambiguous column, since names are not case-sensitive",
-            resource=resource,
-            field=place,
-            found=visible(name),
-            expected="one of " + ", ".join(column.name for column in found),
-        )
-    close = close_names(columns, part)
-    raise InvalidStatement(
-        "SET names a column that the table does not have",
-        resource=resource,
-        field=place,
-        found=visible(name)[:80],
-        expected=f"perhaps {' or '.join(close)}" if close else "a column of the table",
-        remedy="`tandem table show` lists the columns",
-    )
-
-
-def _is_field(parts: Sequence[str], schema: Schema) -> bool:
-    """Whether SQL parses these names as a field of a struct."""
-    return len(parts) > 1 and any(
-        column.type.name == "struct" for column in matching(schema.columns, parts[0])
-    )
-
-
-def check_identity(column: SchemaColumn, resource: str, place: str, *, insert: bool) -> None:
-    """Check that an update or an insert may give values of a column. Raises: InvalidStatement."""
-    if IDENTITY not in column.metadata or (insert and column.metadata.get(EXPLICIT) is True):
-        return
-    raise InvalidStatement(
-        "the table gives the values of an identity column",
-        resource=resource,
-        field=place,
-        found=column.name,
-        expected=f"no value, since {EXPLICIT} is not true" if insert else "another column",
     )
 
 
@@ -408,8 +255,6 @@ def check_identity(column: SchemaColumn, resource: str, place: str, *, insert: b
 
 GENERATION = "delta.generationExpression"
 DEFAULT = "CURRENT_DEFAULT"
-IDENTITY = identity.START
-EXPLICIT = identity.EXPLICIT
 
 
 def generation_of(column: SchemaColumn, table: Schema, *, resource: str = "") -> Expr | None:
@@ -515,7 +360,7 @@ def completed(
             return tree.Cast(operand=tree.Literal(value=None, type=NULL), type=node.type)
         value = found[name].value
         for part in below:
-            value = _part(value, part)
+            value = field_of(value, part)
         return value
 
     absent = {
@@ -542,7 +387,40 @@ def completed(
     return tuple(found[column.name] for column in table.columns if column.name in found)
 
 
-def _part(value: Expr, name: str) -> Expr:
+# How values are stored: in whole columns only. To set a field is to set its struct, whose other
+# fields stay, as Delta's UPDATE does.
+
+
+def with_fields(
+    column: SchemaColumn,
+    found: Mapping[tuple[str, ...], Expr],
+    path: tuple[str, ...],
+    row: tuple[str, ...],
+) -> Expr:
+    """The new value of a column, or of a field of it, of which some fields may be set."""
+    if path in found:
+        return found[path]
+    if not any(each[: len(path)] == path for each in found):
+        return tree.ColumnRef(parts=(*row, *path), type=column.type)
+    fields = [
+        (field.name, with_fields(field, found, (*path, field.name), row))
+        for field in column.type.fields
+    ]
+    return _named_struct(fields)
+
+
+def _named_struct(fields: Iterable[tuple[str, Expr]], at: int = 0) -> Expr:
+    parts = list(fields)
+    args = [
+        each
+        for name, value in parts
+        for each in (tree.Literal(value=name, type=STRING, at=at), value)
+    ]
+    type_ = struct_of((name, value.type) for name, value in parts)
+    return tree.Call(function="named_struct", args=tuple(args), type=type_, at=at)
+
+
+def field_of(value: Expr, name: str) -> Expr:
     """A field of the new value of a struct."""
     if isinstance(value, tree.ColumnRef):
         of = next(field.type for field in value.type.fields if field.name == name)
@@ -594,9 +472,9 @@ def _stored_nested(value: Expr, column: SchemaColumn, source: ExpressionText) ->
         given = {field.name.lower(): field.name for field in value.type.fields}
         wanted = [field.name.lower() for field in column.type.fields]
         if column.type.name == "struct" and sorted(given) == sorted(wanted):
-            return _struct(
+            return _named_struct(
                 (
-                    (f.name, stored(_part(value, given[f.name.lower()]), as_target(f), source))
+                    (f.name, stored(field_of(value, given[f.name.lower()]), as_target(f), source))
                     for f in column.type.fields
                 ),
                 value.at,
@@ -627,3 +505,15 @@ def _exact_literal(value: Expr, target: SqlType) -> bool:
         and (target.is_integral or target.name == "decimal")
         and coercion.literal_fits(value.value, target)
     )
+
+
+def check_literals(root: Expr, source: ExpressionText) -> None:
+    """Raises: InvalidStatement for a constant on which Spark would fail at the first row."""
+    for literal, target, expected in wrong_literals(root):
+        raise source.error(
+            literal.at,
+            f"this is not a valid {target}",
+            found=str(literal.value),
+            expected=expected,
+            remedy="Correct the constant.",
+        )

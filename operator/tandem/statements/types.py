@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -153,6 +153,12 @@ DECIMAL_NAMES: Final = frozenset({"decimal", "dec", "numeric"})
 
 def decimal(precision: int, scale: int) -> SqlType:
     return SqlType("decimal", precision, scale)
+
+
+def struct_of(fields: Iterable[tuple[str, SqlType]]) -> SqlType:
+    """The type of a struct with these fields."""
+    columns = tuple(SchemaColumn(name, type_) for name, type_ in fields)
+    return SqlType("struct", fields=columns, detail="STRUCT")
 
 
 def delta_name(data_type: SqlType) -> str:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from support.jobs.quick_jobs import QuickJobs
 from support.lake import rows as model
@@ -119,3 +120,25 @@ def just_before(point: Point, act: Callable[[], object]) -> Interceptor:
         return call()
 
     return interceptor
+
+
+# A table that Spark made, twice: for Tandem, and for Spark to carry out the same statement on.
+
+
+def twins(spark: SparkSession, template: Path, folder: Path, *, arrow: bool) -> Lake:
+    """A copy for Tandem, whose jobs run over Arrow or on Spark; `theirs` is Spark's."""
+    for name in ("t", "theirs"):
+        shutil.copytree(template, folder / name)
+    location = (folder / "t").as_uri()
+    of_kind = ArrowLake if arrow else Lake
+    made = of_kind(location, spark, folder / "sources", open_store(location), backoff_limit=2)
+    made.first_version = made.version
+    return made
+
+
+def theirs(lake: Lake) -> Path:
+    return lake.path.with_name("theirs")
+
+
+def rows_by_spark(lake: Lake, path: Path) -> list[str]:
+    return sorted(map(repr, lake.delta_spark.read.format("delta").load(str(path)).collect()))

@@ -77,10 +77,8 @@ def actions(work: Work, attempt: int, fencing: int) -> list[Action]:
     version = work.snapshot.version + 1
     of_all = {"total": result_of(work, version).manifest()} if change.earlier else {}
     tandem = {
-        "operation": work.identity.operation_id,
+        **origin(work),
         "attempt": attempt,
-        "kind": work.identity.kind,
-        "resource": f"{work.identity.namespace}/{work.identity.display}",
         "readVersion": plan.read_version,
         "result": _own_result(work, version).manifest(),
         **of_all,
@@ -111,6 +109,16 @@ def actions(work: Work, attempt: int, fencing: int) -> list[Action]:
     found += change_files(work, change)
     rows = {file.add.logged_path: file.rows for file in (*change.outputs, *change.marked)}
     return with_row_ids(work.snapshot, found, rows)
+
+
+def origin(work: Work) -> dict[str, str]:
+    """What each commit of an operation says of it."""
+    identity = work.identity
+    return {
+        "operation": identity.operation_id,
+        "kind": identity.kind,
+        "resource": f"{identity.namespace}/{identity.display}",
+    }
 
 
 def operation_metrics(change: CommitContent) -> dict[str, str]:
@@ -225,12 +233,7 @@ def abandonment(work: Work, attempt: int, *, closes: bool) -> list[Action]:
         now_ms=work.now_ms,
         previous=work.snapshot,
         blind_append=True,
-        tandem={
-            "operation": work.identity.operation_id,
-            "kind": work.identity.kind,
-            "resource": f"{work.identity.namespace}/{work.identity.display}",
-            "abandoned": attempt,
-        },
+        tandem={**origin(work), "abandoned": attempt},
     )
     operation_id = work.identity.operation_id
     found: list[Action] = [

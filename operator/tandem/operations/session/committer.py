@@ -297,17 +297,19 @@ class Committer:
             effect, Reason.CONFLICT, "other writers committed first every time", retryable=True
         )
 
-    def reserve(self, work: Work) -> bool:
-        """Commit that the values of identity columns in the attempt's rows are given. False if
-        another writer was given values meanwhile, and rows have to be made again.
+    def reserve(self, work: Work) -> str:
+        """Commit that the values of identity columns in the attempt's rows are given. Returns why
+        that is no longer possible, so that another attempt has to make the rows.
 
         Raises: UnsupportedFeature, CorruptLog, AlreadyExists if other writers committed first every
             time, StorageError.
         """
         for _ in range(_TRIES):
             found = reservation.missing(work)
+            if found.taken:
+                reservation.need(work, found.last)
             if found.taken or not found.last:
-                return not found.taken
+                return found.taken
             if self._put_marks(work, found.last):
                 work.reserved |= found.last
         raise _always_taken(work)

@@ -247,7 +247,8 @@ class Performer:
 
     def _plan(self, _effect: Effect, state: OperationState) -> Event:
         if self.work.identity_needs and not self.work.ahead:
-            self.work.ahead = self._committer.reserve_ahead(self.work)  # reads the table anew
+            # Before the plan, whose version must not be older than the reservation.
+            self.work.ahead = self._committer.reserve_ahead(self.work)
         snapshot = self.work.snapshot
         protocol.check(
             *self.work.table.rules(snapshot),
@@ -490,12 +491,13 @@ class Performer:
             upgrade()
             self._committer.refresh(work)
             decision = work.decision = self._kind.decide(work)
-        if decision.verdict is Verdict.COMMIT and not self._committer.reserve(work):
-            reservation.need(work, reservation.missing(work).last)
-            why = reservation.missing(work).taken
-            decision = work.decision = Decision(Verdict.REPLAN, why)
-        elif decision.verdict is Verdict.COMMIT and work.reserved:
-            decision = work.decision = self._kind.decide(work)
+        if decision.verdict is Verdict.COMMIT:
+            taken = self._committer.reserve(work)
+            if taken:
+                decision = work.decision = Decision(Verdict.REPLAN, taken)
+            elif work.reserved:
+                # A reservation is a version of its own, after which the commit has to follow.
+                decision = work.decision = self._kind.decide(work)
         if decision.verdict is Verdict.COMMIT:
             change = self._kind.change(work)
             took_ms = self._ports.clock.now_ms() - begun_ms

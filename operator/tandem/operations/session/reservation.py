@@ -24,6 +24,7 @@ from tandem.delta.identity import (
 from tandem.delta.log.snapshot import commit_info
 from tandem.jobs.formats import IdentityValues, IngestJob, MergeJob, ReplaceJob
 from tandem.operations.model import Work
+from tandem.operations.session.commit_actions import origin
 
 OPERATION = "RESERVE IDENTITY VALUES"
 
@@ -112,11 +113,7 @@ def actions(work: Work, marks: Mapping[str, int]) -> list[Action]:
         now_ms=work.now_ms,
         previous=work.snapshot,
         blind_append=False,
-        tandem={
-            "operation": work.identity.operation_id,
-            "kind": work.identity.kind,
-            "resource": f"{work.identity.namespace}/{work.identity.display}",
-        },
+        tandem=origin(work),
         tags={SCHEMA_UPDATE: "true"},
     )
     return [info, replace(metadata, schema_string=with_marks(metadata.schema_string, marks))]
